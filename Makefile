@@ -1,0 +1,64 @@
+# Needs Python 3.11 or later and make, nothing else. Each target makes the virtual environment that it runs in,
+# and makes it again when pyproject.toml or this file has changed.
+
+PYTHON ?= python3
+ARGS ?=
+
+# RAPIDS 26.10 pins this release of dask and distributed; the suite has to pass with it and with the newest one.
+RAPIDS_DASK := 2026.7.1
+
+VENV := .venv
+NEWEST := .venv-newest
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-newest lint format bench clean distclean
+
+# Makes the environment that the stamp file stands in, with this checkout installed in place and $(REQUIREMENTS).
+define make-environment
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "needs Python 3.11 or later; $(PYTHON) is " + sys.version)'
+@echo "making $(@D), which takes a minute or two"
+@$(PYTHON) -m venv --clear $(@D)
+$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable $(REQUIREMENTS)
+@touch $@
+endef
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
+	    printf '  make %-12s %s\n' "$$target" "$$text"; done
+
+demo: $(VENV)/.made  ## the main job on TPC-H data: save, lose the cluster, read back, compare; beside parquet
+	$(VENV)/bin/python -m benchmarks.demo $(ARGS)
+
+test: $(VENV)/.made  ## the whole suite, with the dask that RAPIDS pins; ARGS='-k text' goes to pytest
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+test-newest: $(NEWEST)/.made  ## the tests not marked slow, with the newest dask
+	$(NEWEST)/bin/python -m pytest -m 'not slow' $(ARGS)
+
+lint: $(VENV)/.made  ## ruff, the formatter's check, and mypy --strict on the package
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(VENV)/.made  ## apply the formatter and the safe fixes
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+bench: $(VENV)/.made  ## every benchmark, one after the other
+	@for file in benchmarks/[a-z]*.py; do name=$$(basename "$$file" .py); [ "$$name" = demo ] && continue; \
+	    echo "== benchmarks.$$name"; $(VENV)/bin/python -m "benchmarks.$$name"; done
+
+clean:  ## remove caches and the demo's data
+	rm -rf build dist demo-data .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name '__pycache__' -not -path './.venv*' -prune -exec rm -rf {} +
+
+distclean: clean  ## also remove the virtual environments
+	rm -rf $(VENV) $(NEWEST)
+
+$(VENV)/.made: REQUIREMENTS := '.[test,lint,demo]' dask==$(RAPIDS_DASK) distributed==$(RAPIDS_DASK)
+$(NEWEST)/.made: REQUIREMENTS := '.[test]'
+$(VENV)/.made $(NEWEST)/.made: pyproject.toml Makefile
+	$(make-environment)

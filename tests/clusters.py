@@ -1,0 +1,74 @@
+"""Real clusters, of worker processes, for tests.
+
+``client`` is for most tests: a new client of one cluster that all tests share. A test that stops, kills or restarts
+workers, or needs another number of them, starts clusters of its own with the ``cluster`` factory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+from distributed import Client, LocalCluster
+
+from tests.leaks import open_paths
+
+# Scheduler and workers check their own state after every transition, so that a wrong use of them shows as an error.
+VALIDATE = {"distributed.scheduler.validate": True, "distributed.worker.validate": True}
+
+
+@contextlib.contextmanager
+def running_cluster(n_workers: int = 2, *, validate: bool = True, **options: Any) -> Iterator[Client]:
+    """Start a cluster of worker processes and yield a client of it; everything is gone on leaving.
+
+    Parameters
+    ----------
+    n_workers : int
+        Number of worker processes, each with one thread unless ``options`` say otherwise.
+    validate : bool
+        Let scheduler and workers check their state all the time, which is slow for graphs of thousands of tasks.
+    **options
+        Passed to ``LocalCluster``.
+    """
+    options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": logging.CRITICAL} | options
+    with (
+        tempfile.TemporaryDirectory(prefix="workers-") as scratch,
+        dask.config.set(VALIDATE if validate else {}),
+        LocalCluster(n_workers=n_workers, local_directory=scratch, **options) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[LocalCluster]:
+    """The cluster behind ``client``: two workers, which no test may stop or change for good."""
+    with running_cluster() as client:
+        yield client.cluster
+
+
+@pytest.fixture
+def client(shared_cluster: LocalCluster, tmp_path: Path) -> Iterator[Client]:
+    """A client of the shared cluster; afterwards no worker has a file of this test open."""
+    with Client(shared_cluster) as client:
+        yield client
+        left_open = client.run(open_below, str(tmp_path))
+    assert not any(left_open.values()), f"workers still have files open: {left_open}"
+
+
+@pytest.fixture
+def cluster() -> Iterator[Callable[..., Client]]:
+    """A factory of clusters of the test's own, with the parameters of ``running_cluster``."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *args, **options: stack.enter_context(running_cluster(*args, **options))
+
+
+def open_below(directory: str) -> list[str]:
+    """Return the paths below a directory that this process has open."""
+    return [path for path in open_paths() if path.startswith(directory)]
