@@ -1,0 +1,167 @@
+"""Buffers as blocks: cut, encoded and hashed on the way out; located, checked and decoded on the way in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+from crc32c import crc32c
+
+from ckpt_spill.store.choice import Choice
+from ckpt_spill.store.codecs import Bytes, CodecError, as_bytes, decode, encode, scratch
+from ckpt_spill.store.descriptors import read_into
+from ckpt_spill.store.footer import HEADER_SIZE, Footer, block_sizes
+
+_RUN = 4 << 20
+
+
+class BlockError(ValueError):
+    """A stored block is not the one that was written; `buffer` and `block` say which."""
+
+    def __init__(self, message: str, buffer: int, block: int | None) -> None:
+        super().__init__(message)
+        self.buffer = buffer
+        self.block = block
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes `start` to `stop` of a buffer: one block that is still to be encoded."""
+
+    buffer: int
+    array: npt.NDArray[Any]
+    choice: Choice
+    start: int
+    stop: int
+
+    @property
+    def nbytes(self) -> int:
+        """Raw bytes."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Block:
+    """One encoded block."""
+
+    buffer: int
+    data: bytes | memoryview
+    crc: int
+    digest: bytes
+
+
+def cut(buffer: int, array: npt.NDArray[Any], choice: Choice, block: int) -> Iterator[Piece]:
+    """Cut a buffer in blocks; nothing is copied."""
+    if array.flags.c_contiguous:
+        array = as_bytes(array)
+    for start in range(0, array.nbytes, block):
+        yield Piece(buffer, array, choice, start, min(start + block, array.nbytes))
+
+
+def encode_piece(piece: Piece) -> Block:
+    """Compress and hash one block. Runs in any thread."""
+    data = encode(_gather(piece.array, piece.start, piece.stop), piece.choice.codec, piece.choice.width)
+    return Block(piece.buffer, data, crc32c(data), blake3(data).digest())
+
+
+def _gather(array: npt.NDArray[Any], start: int, stop: int) -> Bytes:
+    """Bytes of an array of any stride, counted as if it were contiguous; a view where it is."""
+    width = array.itemsize
+    first = start // width
+    part = as_bytes(np.ascontiguousarray(array[first : -(-stop // width)]))
+    return part[start - first * width : stop - first * width]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Consecutive blocks of one buffer, read by one call.
+
+    Attributes
+    ----------
+    buffer, first : int
+        The buffer and its first block in this run.
+    offset : int
+        Where the run begins in the file.
+    stored, crcs, raw : sequence of int
+        Stored size, checksum and raw size of each block.
+    out : array of uint8 or None
+        Where the raw bytes go; None only checks.
+    hashed : bool
+        Whether the blocks' BLAKE3 digests are wanted.
+    """
+
+    buffer: int
+    first: int
+    offset: int
+    stored: tuple[int, ...]
+    crcs: tuple[int, ...]
+    raw: list[int]
+    codec: str
+    width: int
+    out: Bytes | None
+    hashed: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Raw bytes."""
+        return sum(self.raw)
+
+
+def runs(footer: Footer, outs: Mapping[int, Bytes | None], hashed: frozenset[int]) -> Iterator[Run]:
+    """Locate the blocks of the buffers in `outs`."""
+    offset = HEADER_SIZE
+    step = max(_RUN // footer.block, 1)
+    for number, buffer in enumerate(footer.buffers):
+        raw = block_sizes(buffer.length, footer.block) if number in outs else []
+        out = outs.get(number)
+        for first in range(0, len(raw), step):
+            blocks = slice(first, first + step)
+            start = first * footer.block
+            yield Run(
+                buffer=number,
+                first=first,
+                offset=offset + sum(buffer.stored[:first]),
+                stored=buffer.stored[blocks],
+                crcs=buffer.crcs[blocks],
+                raw=raw[blocks],
+                codec=buffer.codec,
+                width=buffer.width,
+                out=None if out is None else out[start : start + sum(raw[blocks])],
+                hashed=number in hashed,
+            )
+        offset += sum(buffer.stored)
+
+
+def read_run(fd: int, run: Run) -> list[bytes]:
+    """Read, check and decode one run; returns the blocks' digests where wanted. Runs in any thread.
+
+    Raises
+    ------
+    BlockError
+        A block fails its checksum or does not decode. `run.out` may have been written to.
+    """
+    size = sum(run.stored)
+    # Where no block is compressed, the bytes go straight to their place.
+    straight = run.out is not None and size == len(run.out)
+    source = run.out if run.out is not None and straight else scratch("stored", size)
+    if not read_into(fd, source, run.offset):
+        raise BlockError("ends before its last block", run.buffer, run.first)
+    digests = []
+    at = to = 0
+    for k, (stored, crc, raw) in enumerate(zip(run.stored, run.crcs, run.raw, strict=True), run.first):
+        data = source.data[at : at + stored]
+        if crc32c(data) != crc:
+            raise BlockError("fails its CRC-32C", run.buffer, k)
+        if run.hashed:
+            digests.append(blake3(data).digest())
+        if run.out is not None and not straight:
+            try:
+                decode(source[at : at + stored], run.codec, run.width, run.out[to : to + raw])
+            except CodecError as error:
+                raise BlockError(f"does not decode: {error}", run.buffer, k) from error
+        at, to = at + stored, to + raw
+    return digests

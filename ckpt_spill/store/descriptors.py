@@ -1,0 +1,148 @@
+"""The system calls of a partition file: whole reads, batched writes, early write-back, flushing. No format in here."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ckpt_spill.store.codecs import Bytes
+
+_BATCH_BYTES = 4 << 20
+_BATCH_PIECES = 512  # IOV_MAX is at least 1024 on Linux and macOS
+
+_OPEN = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+class NotRegularError(ValueError):
+    """What lies at the path is no regular file."""
+
+
+@contextmanager
+def open_regular(path: str | os.PathLike[str]) -> Iterator[tuple[int, int]]:
+    """Open a file for reading and yield its descriptor and size; follows no link and waits for no pipe."""
+    try:
+        fd = os.open(path, _OPEN)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket
+            raise NotRegularError("is no regular file") from error
+        raise
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise NotRegularError("is no regular file")
+        yield fd, status.st_size
+    finally:
+        os.close(fd)
+
+
+def read_into(fd: int, out: Bytes, offset: int) -> bool:
+    """Fill `out` from `offset` on; False when the file ends before."""
+    done = 0
+    while done < len(out):
+        count = os.preadv(fd, [out.data[done:]], offset + done)
+        if count == 0:
+            return False
+        done += count
+    return True
+
+
+class Writer:
+    """Writes pieces one after the other, from the start of an empty file.
+
+    Parameters
+    ----------
+    fd : int
+        Left open.
+    durable : bool
+        Whether `finish` flushes to the disk. If so, Linux is told to begin with each batch at once, so that the disk
+        works while later blocks are still being compressed.
+
+    Attributes
+    ----------
+    written : int
+        Bytes handed over so far.
+    seconds : float
+        Time spent in system calls.
+    """
+
+    def __init__(self, fd: int, *, durable: bool) -> None:
+        self.written = 0
+        self.seconds = 0.0
+        self._fd = fd
+        self._durable = durable
+        self._batch: list[memoryview] = []
+        self._bytes = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Take one piece, which must not change before `finish` returns."""
+        self._batch.append(memoryview(data))
+        self._bytes += len(data)
+        self.written += len(data)
+        if self._bytes >= _BATCH_BYTES or len(self._batch) >= _BATCH_PIECES:
+            self._flush()
+
+    def finish(self) -> None:
+        """Write what is left and, if durable, wait until everything is on the disk."""
+        self._flush()
+        if self._durable:
+            start = time.perf_counter()
+            datasync(self._fd)
+            self.seconds += time.perf_counter() - start
+
+    def _flush(self) -> None:
+        start, offset = time.perf_counter(), self.written - self._bytes
+        batch, self._batch, self._bytes = self._batch, [], 0
+        position = offset
+        while batch:
+            count = os.pwritev(self._fd, batch, position)
+            position += count
+            batch = _rest(batch, count)
+        if self._durable:
+            _start_write_back(self._fd, offset, position - offset)
+        self.seconds += time.perf_counter() - start
+
+
+def _rest(pieces: list[memoryview], count: int) -> list[memoryview]:
+    """Drop what is written from pieces of which the first `count` bytes have been written."""
+    for k, piece in enumerate(pieces):
+        if count < len(piece):
+            return [piece[count:], *pieces[k + 1 :]]
+        count -= len(piece)
+    return []
+
+
+def datasync(fd: int) -> None:
+    """Wait until the data of a file, and what is needed to find it, is on the disk."""
+    if sys.platform == "darwin":
+        # fsync of macOS stops at the drive's cache.
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(fd)
+
+
+def _sync_file_range() -> Callable[..., Any] | None:
+    """Linux's call of that name, where the C library has it."""
+    try:
+        function = ctypes.CDLL(None).sync_file_range
+    except (AttributeError, OSError, TypeError):
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+    return function
+
+
+_SYNC_FILE_RANGE = _sync_file_range()
+_SYNC_FILE_RANGE_WRITE = 2
+
+
+def _start_write_back(fd: int, offset: int, nbytes: int) -> None:
+    """Ask the kernel to begin writing a range; only a hint, so its answer does not matter."""
+    if _SYNC_FILE_RANGE is not None:
+        _SYNC_FILE_RANGE(fd, offset, nbytes, _SYNC_FILE_RANGE_WRITE)

@@ -1,0 +1,272 @@
+"""Header, footer and trailer of a partition file: bytes to checked facts and back. See docs/format.md."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from blake3 import blake3
+from crc32c import crc32c
+
+from ckpt_spill.store.codecs import CODECS, WIDTHS
+
+VERSION = 1
+BLOCK = 1 << 20
+LARGEST_BLOCK = 1 << 24
+
+MAGIC = b"\x89CKP\r\n\x1a\n"
+END_MAGIC = MAGIC[::-1]
+_HEADER = struct.Struct("<8sII")
+_TRAILER = struct.Struct("<QII8s")
+HEADER_SIZE = _HEADER.size
+TRAILER_SIZE = _TRAILER.size
+HEADER = _HEADER.pack(MAGIC, VERSION, 0)
+DIGEST_SIZE = 32
+LARGEST_FOOTER = 1 << 28
+"""No footer is longer, so that a forged length costs no more memory; enough for the blocks of ten terabytes."""
+
+
+class FormatError(ValueError):
+    """The bytes are not what format version 1 allows there; the message goes on after the file's name."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which partition a file is of.
+
+    Attributes
+    ----------
+    checkpoint : str
+        Id of the checkpoint.
+    generation : int
+        Counts the checkpoints saved under that id.
+    partition : int
+        Position in the collection.
+    """
+
+    checkpoint: str
+    generation: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} of {self.checkpoint!r}, generation {self.generation}"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One buffer as a file stores it.
+
+    Attributes
+    ----------
+    length : int
+        Raw bytes.
+    codec : str
+        ``"zstd"``, ``"lz4"`` or ``"none"``.
+    width : int
+        Width of the byte shuffle, 1 for none.
+    stored : tuple of int
+        Stored size of each block; equal to its raw size where the block is raw.
+    crcs : tuple of int
+        CRC-32C of each stored block.
+    digest : bytes
+        `tree_digest` of the stored blocks.
+    """
+
+    length: int
+    codec: str
+    width: int
+    stored: tuple[int, ...]
+    crcs: tuple[int, ...]
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class Footer:
+    """All there is to know about a file except the buffers' bytes.
+
+    Attributes
+    ----------
+    identity : Identity
+    description : dict
+        The value without its buffers, in the words of docs/format-values.md.
+    block : int
+        Raw bytes of every block but the last of a buffer.
+    buffers : tuple of Buffer
+        In the order in which their blocks lie in the file.
+    """
+
+    identity: Identity
+    description: dict[str, Any]
+    block: int
+    buffers: tuple[Buffer, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Raw bytes of all buffers."""
+        return sum(buffer.length for buffer in self.buffers)
+
+
+def block_sizes(length: int, block: int) -> list[int]:
+    """Raw sizes of the blocks of a buffer."""
+    full, rest = divmod(length, block)
+    return [block] * full + [rest] * (rest > 0)
+
+
+def tree_digest(block_digests: list[bytes]) -> bytes:
+    """Digest of a buffer from the BLAKE3 digests of its stored blocks."""
+    return blake3(b"".join(block_digests)).digest()
+
+
+def pack(footer: Footer) -> bytes:
+    """Give the footer as it stands in the file."""
+    return json.dumps(_as_json(footer), separators=(",", ":"), allow_nan=False).encode()
+
+
+def trailer(packed: bytes) -> bytes:
+    """Give the last bytes of the file."""
+    return _TRAILER.pack(len(packed), crc32c(packed), 0, END_MAGIC)
+
+
+def _as_json(footer: Footer) -> dict[str, Any]:
+    identity = footer.identity
+    return {
+        "version": VERSION,
+        "checkpoint": identity.checkpoint,
+        "generation": identity.generation,
+        "partition": identity.partition,
+        "block": footer.block,
+        "value": footer.description,
+        "buffers": [
+            {
+                "length": buffer.length,
+                **({"codec": buffer.codec} if buffer.codec != "none" else {}),
+                **({"shuffle": buffer.width} if buffer.width != 1 else {}),
+                "stored": buffer.stored,
+                "crc32c": buffer.crcs,
+                "blake3": buffer.digest.hex(),
+            }
+            for buffer in footer.buffers
+        ],
+    }
+
+
+def check_header(header: bytes) -> None:
+    """Raise FormatError unless these are the first bytes of a file of this version."""
+    if header == HEADER:
+        return
+    if len(header) == HEADER_SIZE and header[:8] == MAGIC:
+        version = _HEADER.unpack(header)[1]
+        if version > VERSION:
+            _fail(f"is of format version {version}; this release reads up to {VERSION}: upgrade ckpt_spill")
+    _fail("does not begin as a partition file")
+
+
+def footer_place(end: bytes, size: int) -> tuple[int, int]:
+    """Length and CRC of the footer from the trailer of a file of `size` bytes."""
+    if size < HEADER_SIZE + TRAILER_SIZE or len(end) != TRAILER_SIZE:
+        _fail(f"is too short, {size} bytes")
+    length, crc, reserved, magic = _TRAILER.unpack(end)
+    if magic != END_MAGIC or reserved:
+        _fail("does not end as a partition file: truncated, extended or overwritten")
+    if length > min(size - HEADER_SIZE - TRAILER_SIZE, LARGEST_FOOTER):
+        _fail(f"tells of a footer of {length} bytes in a file of {size}")
+    return length, crc
+
+
+def unpack(packed: bytes, size: int) -> Footer:
+    """Check and read the footer of a file of `size` bytes.
+
+    Raises
+    ------
+    FormatError
+        It is not a footer of this version, or what it says cannot be true of such a file.
+    """
+    try:
+        tree = json.loads(packed.decode(), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"has a footer that is not JSON: {error}") from error
+    fields = _fields(tree, "footer", "version", "checkpoint", "generation", "partition", "block", "value", "buffers")
+    if fields["version"] != VERSION:
+        _fail(f"has a footer of version {fields['version']!r} under a header of version {VERSION}")
+    block = _integer(fields["block"], "block size", 1, LARGEST_BLOCK)
+    footer = Footer(
+        identity=Identity(
+            _a(str, fields["checkpoint"], "checkpoint"),
+            _integer(fields["generation"], "generation"),
+            _integer(fields["partition"], "partition"),
+        ),
+        description=_a(dict, fields["value"], "value"),
+        block=block,
+        buffers=tuple(_buffer(entry, block) for entry in _a(list, fields["buffers"], "buffers")),
+    )
+    expected = HEADER_SIZE + sum(sum(buffer.stored) for buffer in footer.buffers) + len(packed) + TRAILER_SIZE
+    if expected != size:
+        _fail(f"has {size} bytes where its footer tells of {expected}")
+    return footer
+
+
+def _buffer(entry: Any, block: int) -> Buffer:
+    """Read one entry of the buffer table, so that no later step can be led to allocate or read out of bounds."""
+    fields = {"codec": "none", "shuffle": 1} | _a(dict, entry, "buffer")
+    _fields(fields, "buffer", "length", "codec", "shuffle", "stored", "crc32c", "blake3")
+    length = _integer(fields["length"], "length")
+    codec = fields["codec"]
+    if codec not in ("none", *CODECS):
+        _fail(f"has a buffer of unknown codec {codec!r:.40}")
+    width = _integer(fields["shuffle"], "shuffle", 1, max(WIDTHS))
+    if width not in (1, *WIDTHS):
+        _fail(f"has a buffer of unknown shuffle {width}")
+    stored, crcs = _a(list, fields["stored"], "stored sizes"), _a(list, fields["crc32c"], "checksums")
+    if not len(stored) == len(crcs) == -(-length // block):
+        _fail("has a buffer whose blocks do not make its length")
+    ratio = CODECS[codec].max_ratio if codec in CODECS else 1
+    for size, raw in zip(stored, block_sizes(length, block), strict=True):
+        _integer(size, "stored size", -(-raw // ratio), raw)
+    return Buffer(
+        length=length,
+        codec=codec,
+        width=width,
+        stored=tuple(stored),
+        crcs=tuple(_integer(crc, "checksum", 0, 0xFFFFFFFF) for crc in crcs),
+        digest=_digest(fields["blake3"]),
+    )
+
+
+def _fields(tree: Any, what: str, *names: str) -> dict[str, Any]:
+    fields: dict[str, Any] = _a(dict, tree, what)
+    if fields.keys() != set(names):
+        _fail(f"has a {what} with the fields {', '.join(sorted(fields)):.200}")
+    return fields
+
+
+def _a(kind: type, value: Any, what: str) -> Any:
+    if type(value) is not kind:
+        _fail(f"has a {what} that is no {kind.__name__}")
+    return value
+
+
+def _integer(value: Any, what: str, low: int = 0, high: int = (1 << 63) - 1) -> int:
+    # bool is an int to isinstance.
+    if type(value) is not int or not low <= value <= high:
+        _fail(f"has an impossible {what}")
+    return value
+
+
+def _digest(text: Any) -> bytes:
+    try:
+        digest = bytes.fromhex(_a(str, text, "digest"))
+    except ValueError:
+        digest = b""
+    if len(digest) != DIGEST_SIZE or digest.hex() != text:
+        _fail("has a buffer whose digest is not 64 hexadecimal digits")
+    return digest
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _fail(message: str) -> NoReturn:
+    raise FormatError(message)

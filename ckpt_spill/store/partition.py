@@ -1,0 +1,250 @@
+"""The partition file: one value in one immutable file, of which every byte is checked before it is used.
+
+The format is docs/format.md. A value becomes a description and buffers (`ckpt_spill.store.frames`); here the buffers
+become blocks, and blocks and description a file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from blake3 import blake3
+from crc32c import crc32c
+
+from ckpt_spill.errors import CorruptPartitionError, UnserializableError
+from ckpt_spill.store import blocks, descriptors, footer, frames
+from ckpt_spill.store.choice import Choice, CodecName, Disk, choose
+from ckpt_spill.store.codecs import Bytes
+from ckpt_spill.store.footer import Buffer, Footer, Identity
+from ckpt_spill.store.pool import ordered
+
+__all__ = ["CodecName", "Footer", "Identity", "Written", "read", "read_footer", "verify", "write"]
+
+# Below this, handing work to other threads costs more than it saves.
+_SMALL = 2 << 20
+# Read in one go with the trailer; the footer of most files is in it.
+_TAIL = 32 << 10
+
+_disk = Disk()
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a file holds.
+
+    Attributes
+    ----------
+    nbytes : int
+        Raw bytes of the buffers.
+    stored_nbytes : int
+        Size of the whole file.
+    digest : bytes
+        BLAKE3-256 of the footer, and through it of every byte of the value.
+    """
+
+    nbytes: int
+    stored_nbytes: int
+    digest: bytes
+
+
+def write(
+    fd: int, value: Any, identity: Identity, *, codec: CodecName = "auto", threads: int = 1, durable: bool = True
+) -> Written:
+    """Write a value as a partition file.
+
+    Parameters
+    ----------
+    fd : int
+        An open, empty, writable file. It stays open.
+    value
+        Must not be changed meanwhile.
+    identity : Identity
+        Stored in the file; `read` wants the same.
+    codec : {"auto", "zstd", "lz4", "none"}
+    threads : int
+        Size of the pool that compresses; the caller's thread writes.
+    durable : bool
+        Whether the data has to be on the disk when this returns.
+
+    Raises
+    ------
+    UnserializableError
+        The value, or a part of it, cannot be saved.
+    OSError
+        As it came from the system. In every case what was written so far is no valid file.
+    """
+    encoded = frames.encode(value)
+    nbytes = sum(array.nbytes for array in encoded.buffers)
+    out = descriptors.Writer(fd, durable=durable)
+    out.write(footer.HEADER)
+    table = _write_buffers(out, encoded.buffers, codec, _threads(threads, nbytes))
+    packed = footer.pack(Footer(identity, encoded.description, footer.BLOCK, table))
+    if len(packed) > footer.LARGEST_FOOTER:
+        raise UnserializableError(f"The description of this {type(value).__name__} takes {len(packed)} bytes.")
+    out.write(packed)
+    out.write(footer.trailer(packed))
+    out.finish()
+    _disk.wrote(out.written, out.seconds)
+    return Written(nbytes, out.written, blake3(packed).digest())
+
+
+def _write_buffers(
+    out: descriptors.Writer, arrays: Sequence[Any], codec: CodecName, threads: int
+) -> tuple[Buffer, ...]:
+    """Encode all buffers, a few blocks ahead of writing them, and return the table of them."""
+    decide = partial(choose, codec=codec, threads=threads, bandwidth=_disk.bandwidth)
+    choices: list[Choice] = []
+    stored: list[list[tuple[int, int, bytes]]] = [[] for _ in arrays]
+
+    def cut(deciding: Iterator[Choice]) -> Iterator[blocks.Piece]:
+        for number, choice in enumerate(deciding):
+            choices.append(choice)
+            yield from blocks.cut(number, arrays[number], choice, footer.BLOCK)
+
+    with (
+        closing(ordered(decide, arrays, weight=_nbytes, threads=threads)) as deciding,
+        closing(ordered(blocks.encode_piece, cut(deciding), weight=_nbytes, threads=threads)) as encoding,
+    ):
+        for block in encoding:
+            out.write(block.data)
+            stored[block.buffer].append((len(block.data), block.crc, block.digest))
+    return tuple(
+        Buffer(
+            length=array.nbytes,
+            codec=choice.codec,
+            width=choice.width,
+            stored=tuple(size for size, _, _ in facts),
+            crcs=tuple(crc for _, crc, _ in facts),
+            digest=footer.tree_digest([digest for _, _, digest in facts]),
+        )
+        for array, choice, facts in zip(arrays, choices, stored, strict=True)
+    )
+
+
+def read(
+    path: str | os.PathLike[str],
+    identity: Identity,
+    digest: bytes | None,
+    *,
+    columns: Sequence[Hashable] | None = None,
+    threads: int = 1,
+) -> Any:
+    """Read a value, or some columns of it.
+
+    Parameters
+    ----------
+    path : path-like
+        Links are not followed.
+    identity : Identity
+        The partition that has to be in the file.
+    digest : bytes or None
+        `Written.digest`. Without it damage is found, but not a forgery.
+    columns : sequence, optional
+        Only these; other columns' bytes are not read.
+    threads : int
+        Size of the pool that decompresses.
+
+    Raises
+    ------
+    FileNotFoundError
+    CorruptPartitionError
+        It is not the file that was written. Nothing in it has been executed.
+    """
+    with _opened(path) as (fd, size):
+        found = _read_footer(fd, size, identity, digest)
+        decoding = frames.decoding(found.description, [buffer.length for buffer in found.buffers], columns)
+        _read_buffers(fd, found, decoding.destinations, decoding.pickled, threads)
+    return decoding.value()
+
+
+def read_footer(path: str | os.PathLike[str], identity: Identity | None, digest: bytes | None) -> Footer:
+    """Read what a file says of itself; checks of it what is given.
+
+    Raises
+    ------
+    FileNotFoundError
+    CorruptPartitionError
+        It is no whole partition file, or another one. The blocks are not looked at.
+    """
+    with _opened(path) as (fd, size):
+        return _read_footer(fd, size, identity, digest)
+
+
+def verify(path: str | os.PathLike[str], identity: Identity, digest: bytes | None, *, threads: int = 1) -> None:
+    """Check every byte of a file, decoding nothing.
+
+    Raises
+    ------
+    FileNotFoundError
+    CorruptPartitionError
+        It is not the file that was written.
+    """
+    with _opened(path) as (fd, size):
+        found = _read_footer(fd, size, identity, digest)
+        everything = range(len(found.buffers))
+        _read_buffers(fd, found, dict.fromkeys(everything), frozenset(everything), threads)
+
+
+def _read_footer(fd: int, size: int, identity: Identity | None, digest: bytes | None) -> Footer:
+    """Check header, trailer and footer, in this order, and read the footer."""
+    footer.check_header(os.pread(fd, footer.HEADER_SIZE, 0))
+    begin = max(size - _TAIL, 0)
+    tail = os.pread(fd, _TAIL, begin)
+    length, crc = footer.footer_place(tail[-footer.TRAILER_SIZE :], begin + len(tail))
+    start = size - footer.TRAILER_SIZE - length
+    packed = tail[start - begin : -footer.TRAILER_SIZE] if start >= begin else os.pread(fd, length, start)
+    if crc32c(packed) != crc:
+        raise footer.FormatError("has a footer that fails its CRC-32C")
+    if digest is not None and blake3(packed).digest() != digest:
+        raise footer.FormatError("has a footer that is not the one the manifest tells of")
+    found = footer.unpack(packed, size)
+    if identity is not None and found.identity != identity:
+        raise footer.FormatError(f"is {found.identity}, where {identity} should be")
+    return found
+
+
+def _read_buffers(
+    fd: int, found: Footer, outs: Mapping[int, Bytes | None], hashed: frozenset[int], threads: int
+) -> None:
+    """Read, check and decode buffers; those in `hashed` are checked by their digests, too."""
+    threads = _threads(threads, sum(found.buffers[number].length for number in outs))
+    todo, names = itertools.tee(blocks.runs(found, outs, hashed))
+    digests: dict[int, list[bytes]] = {number: [] for number in hashed & outs.keys()}
+    with closing(ordered(partial(blocks.read_run, fd), todo, weight=_nbytes, threads=threads)) as reading:
+        for run, hashes in zip(names, reading, strict=True):
+            if run.hashed:
+                digests[run.buffer] += hashes
+    for number, of_blocks in digests.items():
+        if footer.tree_digest(of_blocks) != found.buffers[number].digest:
+            raise blocks.BlockError("fails its BLAKE3", number, None)
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[int, int]]:
+    """Open a partition file; whatever is found wrong with it leaves as CorruptPartitionError."""
+    try:
+        with descriptors.open_regular(path) as opened:
+            yield opened
+    except blocks.BlockError as error:
+        where = f"buffer {error.buffer}" + ("" if error.block is None else f", block {error.block},")
+        raise CorruptPartitionError(
+            f"{os.fspath(path)}: {where} {error}", path=os.fspath(path), buffer=error.buffer, block=error.block
+        ) from error
+    except (footer.FormatError, descriptors.NotRegularError) as error:
+        raise CorruptPartitionError(
+            f"{os.fspath(path)} {error}", path=os.fspath(path), buffer=None, block=None
+        ) from error
+
+
+def _nbytes(item: Any) -> int:
+    return int(item.nbytes)
+
+
+def _threads(threads: int, nbytes: int) -> int:
+    return 1 if nbytes <= _SMALL else threads
