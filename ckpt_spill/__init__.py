@@ -1,0 +1,43 @@
+"""Checkpoints of dask collections on node-local disk."""
+
+from ckpt_spill.catalog import Manifest, list_checkpoints
+from ckpt_spill.errors import (
+    CheckpointExistsError,
+    CheckpointNotFoundError,
+    CkptSpillError,
+    ConflictError,
+    CorruptPartitionError,
+    DiskFullError,
+    ManifestError,
+    MissingPartitionError,
+    ReadError,
+    RefusedError,
+    RootError,
+    UnserializableError,
+    UnsupportedCollectionError,
+    WriteError,
+)
+from ckpt_spill.persist import persist_to_disk
+from ckpt_spill.rehydrate import checkpoint, rehydrate
+
+__all__ = [
+    "CheckpointExistsError",
+    "CheckpointNotFoundError",
+    "CkptSpillError",
+    "ConflictError",
+    "CorruptPartitionError",
+    "DiskFullError",
+    "Manifest",
+    "ManifestError",
+    "MissingPartitionError",
+    "ReadError",
+    "RefusedError",
+    "RootError",
+    "UnserializableError",
+    "UnsupportedCollectionError",
+    "WriteError",
+    "checkpoint",
+    "list_checkpoints",
+    "persist_to_disk",
+    "rehydrate",
+]

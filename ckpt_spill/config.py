@@ -1,0 +1,94 @@
+"""``ckpt_spill.yaml`` and dask's configuration, read at the edge into one frozen ``Settings``."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Iterable
+from importlib import resources
+
+import dask
+import yaml
+from dask.utils import parse_bytes
+
+from ckpt_spill.errors import RootError
+
+_defaults = yaml.safe_load((resources.files("ckpt_spill") / "ckpt_spill.yaml").read_text())
+dask.config.update_defaults(_defaults)
+
+Roots = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What one process needs to know, taken from its own configuration.
+
+    Parameters
+    ----------
+    roots : tuple of str
+        Absolute directories, one per drive, as this process sees them.
+    min_free : int
+        Bytes that have to be free in a root before writing starts.
+    threads : int
+        Threads that compress, check and decompress blocks in this process.
+    """
+
+    roots: tuple[str, ...]
+    min_free: int
+    threads: int
+
+    @classmethod
+    def here(cls, roots: tuple[str, ...] | None = None, nthreads: int | None = None) -> Settings:
+        """Read this process' configuration.
+
+        Parameters
+        ----------
+        roots : tuple of str, optional
+            Roots asked for in a call; they go before the configured ones.
+        nthreads : int, optional
+            Task threads of the dask worker this process is, if it is one.
+        """
+        given = roots or configured_roots()
+        expanded = tuple(dict.fromkeys(map(_expand, given or (default_root(),))))
+        return cls(expanded, parse_bytes(dask.config.get("ckpt-spill.min-free")), _threads(nthreads))
+
+
+def configured_roots() -> tuple[str, ...] | None:
+    """Give the roots named by this process' configuration, unexpanded; None when there are none."""
+    return as_roots(dask.config.get("ckpt-spill.root"))
+
+
+def default_root() -> str:
+    """Give the per-user directory that is used where nothing else is configured."""
+    parent = dask.config.get("temporary-directory") or tempfile.gettempdir()
+    return os.path.join(os.path.abspath(parent), f"ckpt-spill-{os.getuid()}")
+
+
+def as_roots(root: Roots | None) -> tuple[str, ...] | None:
+    """Normalise what users give as ``root`` to a tuple of strings."""
+    if root is None:
+        return None
+    roots = (root,) if isinstance(root, str | os.PathLike) else tuple(root)
+    if not roots:
+        raise RootError("root is an empty list; leave it out for the default", problems=[])
+    return tuple(os.fspath(r) for r in roots)
+
+
+def _expand(root: str) -> str:
+    """Expand variables as this process has them; a relative or unexpanded root is refused by name."""
+    expanded = os.path.expanduser(os.path.expandvars(root))
+    if not os.path.isabs(expanded):
+        hint = "a variable in it is not set here" if "$" in expanded else "workers run in directories of their own"
+        raise RootError(f"root {root!r} is not an absolute path ({hint}); give one that starts with /", problems=[root])
+    if "$" in expanded:
+        raise RootError(f"root {root!r} has a variable that is not set here: {expanded!r}", problems=[root])
+    return os.path.normpath(expanded)
+
+
+def _threads(nthreads: int | None) -> int:
+    configured = dask.config.get("ckpt-spill.threads")
+    if configured is not None:
+        return max(1, int(configured))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, max(4, nthreads or cores)))

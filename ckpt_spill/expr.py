@@ -1,0 +1,85 @@
+"""The read of a frame as a dask expression, so that projections reach the file."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable
+from typing import Any
+
+from dask.base import tokenize
+from dask.dataframe.dask_expr import new_collection
+
+# Expressions are dask's own extension point for readers, but are only importable from private modules.
+from dask.dataframe.dask_expr._expr import Index, Projection, determine_column_projection
+from dask.dataframe.dask_expr.io.io import IO
+
+from ckpt_spill.graph import read_task
+from ckpt_spill.manifest import ManifestData
+from ckpt_spill.store.inline import extract
+from ckpt_spill.store.scalars import load_scalar
+from ckpt_spill.tasks import ReadJob
+
+
+class ReadFrame(IO):  # type: ignore[misc]  # dask is untyped
+    """Read partitions of a frame, series or index.
+
+    Not ``BlockwiseIO``: blockwise expressions are fused with what follows them, and reads have to stay root tasks of
+    their own.
+    """
+
+    _parameters = ["manifest", "roots", "columns"]
+    _defaults = {"roots": None, "columns": None}
+
+    @functools.cached_property
+    def _name(self) -> str:
+        return f"{read_name(self.manifest, self.operand('roots'), self._selected)}"
+
+    @functools.cached_property
+    def _selected(self) -> tuple[Hashable, ...] | None:
+        columns = self.operand("columns")
+        return None if columns is None else tuple(columns)
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        meta = extract(self.manifest.collection["meta"])
+        return meta if self._selected is None else meta[list(self._selected)]
+
+    @property
+    def columns(self) -> list[Hashable]:
+        """Labels of the columns that are read."""
+        meta = self._meta
+        return list(meta.columns) if meta.ndim == 2 else [meta.name]
+
+    def _divisions(self) -> tuple[Any, ...]:
+        return tuple(map(load_scalar, self.manifest.collection["divisions"]))
+
+    def _layer(self) -> dict[Any, Any]:
+        job = ReadJob(self.manifest.run, self.manifest.stores, self.operand("roots"), self._selected)
+        return {
+            (self._name, n): read_task((self._name, n), self.manifest, n, job) for n in range(self.manifest.npartitions)
+        }
+
+    def _simplify_up(self, parent: Any, dependents: Any) -> Any:
+        """Read only the columns that are wanted by anything; labels have to be plain and unique for that."""
+        if not isinstance(parent, Projection | Index) or self._meta.ndim != 2:
+            return None
+        labels = self._meta.columns
+        if labels.nlevels != 1 or not labels.is_unique:
+            return None
+        wanted = determine_column_projection(self, parent, dependents)
+        wanted = wanted if isinstance(wanted, list) else [wanted]
+        selected = [label for label in labels if label in wanted]
+        if len(selected) == len(labels):
+            return None
+        narrower = self.substitute_parameters({"columns": selected})
+        return type(parent)(narrower, *parent.operands[1:])
+
+
+def read_name(manifest: ManifestData, roots: Any, columns: Any) -> str:
+    """Name of a read's tasks: made of what is read and never of anything else, as a key must not name two contents."""
+    return f"rehydrate-{tokenize(manifest.digest, roots, columns)}"
+
+
+def read_frame(manifest: ManifestData, roots: tuple[str, ...] | None, columns: list[Hashable] | None) -> Any:
+    """Make the lazy frame, series or index of a manifest."""
+    return new_collection(ReadFrame(manifest, roots, columns))

@@ -1,0 +1,130 @@
+"""Where functions run: on the workers of a dask client, or in this process when there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Protocol
+
+import dask
+from dask.base import get_scheduler
+from distributed import Client, as_completed
+
+from ckpt_spill.errors import CkptSpillError, RefusedError
+
+LOCAL = "local"
+Call = tuple[str, Sequence[Any]]
+
+
+class Hosts(Protocol):
+    """The processes that see the disks."""
+
+    def each(self, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
+        """Run a function once in every process; results by address."""
+
+    def at(self, function: Callable[..., Any], calls: Sequence[Call]) -> list[Any]:
+        """Run a function in some processes at the same time; results in the order of the calls."""
+
+    def current(self) -> contextlib.AbstractContextManager[Any]:
+        """Make these the hosts that dask optimises graphs for."""
+
+    def compute(self, graph: dict[Any, Any], keys: Sequence[Any]) -> Generator[Any]:
+        """Run tasks; results in the order in which they are there. Closing the iterator cancels the rest."""
+
+
+def connect(client: Client | None, collections: Sequence[Any] = ()) -> Hosts:
+    """Find out where to run: the client given, the one that dask would use now, or dask's local scheduler."""
+    if client is None:
+        get = get_scheduler(collections=list(collections) or None) or dask.threaded.get
+        client = getattr(get, "__self__", None)
+        if not isinstance(client, Client):
+            return LocalHost(get)
+    if client.asynchronous:
+        raise RefusedError(
+            "this client is asynchronous; call from a thread with a synchronous client: Client(address, asynchronous=False)"
+        )
+    return Workers(client)
+
+
+class LocalHost:
+    """This process, with one of dask's local schedulers."""
+
+    def __init__(self, get: Callable[..., Any]) -> None:
+        self._get = get
+
+    def each(self, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
+        """Run here."""
+        return {LOCAL: function(*args)}
+
+    def at(self, function: Callable[..., Any], calls: Sequence[Call]) -> list[Any]:
+        """Run here."""
+        return [function(*args) for _, args in calls]
+
+    def current(self) -> contextlib.AbstractContextManager[Any]:
+        """Nothing to change."""
+        return contextlib.nullcontext()
+
+    def compute(self, graph: dict[Any, Any], keys: Sequence[Any]) -> Generator[Any]:
+        """Run all tasks, then give the results."""
+        yield from self._get(graph, list(keys))
+
+
+class Workers:
+    """The workers of a distributed client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def each(self, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
+        """Run on every worker, beside its tasks: a worker that is busy or paused answers too."""
+        return self._checked(function, self._client.run(_in_thread, function, args, on_error="return"))
+
+    def at(self, function: Callable[..., Any], calls: Sequence[Call]) -> list[Any]:
+        """Run on some workers at the same time; several calls to one worker run one after the other."""
+        by_address: dict[str, list[Sequence[Any]]] = {}
+        for address, args in calls:
+            by_address.setdefault(address, []).append(args)
+        if not calls:
+            return []
+        answers = self._checked(
+            function,
+            self._client.run(_in_thread_own, function, by_address, workers=list(by_address), on_error="return"),
+        )
+        results = {address: iter(answer) for address, answer in answers.items()}
+        return [next(results[address]) for address, _ in calls]
+
+    def current(self) -> contextlib.AbstractContextManager[Any]:
+        """Make the client the current one: dask asks it how to shuffle."""
+        return self._client.as_current()  # type: ignore[no-any-return]  # distributed is untyped
+
+    def compute(self, graph: dict[Any, Any], keys: Sequence[Any]) -> Generator[Any]:
+        """Give each result as it comes and let its future go, so that a worker lost later costs nothing."""
+        pending = set(self._client.get(graph, list(keys), sync=False))
+        try:
+            for future, result in as_completed(list(pending), with_results=True):
+                pending.discard(future)
+                future.release()
+                yield result
+        finally:
+            if pending and self._client.status == "running":
+                self._client.cancel(list(pending))
+
+    def _checked(self, function: Callable[..., Any], answers: dict[str, Any]) -> dict[str, Any]:
+        for address, answer in answers.items():
+            if isinstance(answer, CkptSpillError):
+                raise answer
+            if isinstance(answer, BaseException):
+                raise CkptSpillError(f"worker {address} failed in {function.__name__!r}: {answer!r}") from answer
+        return answers
+
+
+async def _in_thread(function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """Keep the disk out of the worker's event loop."""
+    return await asyncio.to_thread(function, *args)
+
+
+async def _in_thread_own(
+    function: Callable[..., Any], calls: Mapping[str, Sequence[Sequence[Any]]], dask_worker: Any
+) -> list[Any]:
+    return [await asyncio.to_thread(function, *args) for args in calls[dask_worker.address]]

@@ -1,0 +1,277 @@
+"""The manifest: what was saved, and where. Frozen data with a JSON form that carries its own hash."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
+
+import fsspec
+import numpy as np
+from blake3 import blake3
+from dask.utils import format_bytes
+
+from ckpt_spill.errors import CheckpointNotFoundError, ManifestError
+from ckpt_spill.store.files import write_atomic
+from ckpt_spill.store.runs import Run, partition_file
+from ckpt_spill.tasks import Record, StoreRef
+
+VERSION = 1
+_DIGEST = 32
+
+
+class Partition(NamedTuple):
+    """One partition: raw and stored size in bytes, hash of its footer, numbers of the stores that hold it."""
+
+    nbytes: int
+    stored_nbytes: int
+    digest: bytes
+    holders: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class PartitionTable(Sequence[Partition]):
+    """All partitions in their order, as columns: some 50 bytes each, here and in a pickle."""
+
+    nbytes: np.ndarray[Any, np.dtype[np.int64]]
+    stored_nbytes: np.ndarray[Any, np.dtype[np.int64]]
+    digests: bytes
+    holders: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, partitions: Iterable[Partition]) -> PartitionTable:
+        """Make the table of some partitions."""
+        rows = list(partitions)
+        shared: dict[tuple[int, ...], tuple[int, ...]] = {}
+        return cls(
+            np.array([p.nbytes for p in rows], np.int64),
+            np.array([p.stored_nbytes for p in rows], np.int64),
+            b"".join(p.digest for p in rows),
+            tuple(shared.setdefault(p.holders, p.holders) for p in rows),
+        )
+
+    def __len__(self) -> int:
+        return len(self.holders)
+
+    def __getitem__(self, n: Any) -> Any:
+        if isinstance(n, slice):
+            return [self[i] for i in range(*n.indices(len(self)))]
+        n = range(len(self))[n]
+        digest = self.digests[n * _DIGEST : (n + 1) * _DIGEST]
+        return Partition(int(self.nbytes[n]), int(self.stored_nbytes[n]), digest, self.holders[n])
+
+    def __iter__(self) -> Iterator[Partition]:
+        return (self[n] for n in range(len(self)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class ManifestData:
+    """The contents of a manifest, without what can be done with it.
+
+    Parameters
+    ----------
+    id : str
+        Durable checkpoint id.
+    name : str
+        The name given by the user, else the id.
+    token : str
+        Identity of the content.
+    run : Run
+        Generation and directory.
+    kind : str
+        Of collection.
+    collection : dict
+        Its description: meta, divisions, chunks.
+    created : str
+        UTC, ISO 8601.
+    stores : tuple of StoreRef
+    partitions : PartitionTable
+    """
+
+    id: str
+    name: str
+    token: str
+    run: Run
+    kind: str
+    collection: dict[str, Any]
+    created: str
+    stores: tuple[StoreRef, ...]
+    partitions: PartitionTable
+
+    # --------------------------------------------------------------------------------------------------- JSON
+    def to_json(self) -> bytes:
+        """Write as JSON: the body, and the body's BLAKE3."""
+        table = self.partitions
+        body = {
+            "id": self.id,
+            "name": self.name,
+            "token": self.token,
+            "generation": self.run.generation,
+            "identity": self.run.identity,
+            "run": self.run.run,
+            "kind": self.kind,
+            "collection": self.collection,
+            "created": self.created,
+            "stores": [dataclasses.asdict(s) for s in self.stores],
+            "partitions": {
+                "nbytes": table.nbytes.tolist(),
+                "stored_nbytes": table.stored_nbytes.tolist(),
+                "digests": [table.digests[n : n + _DIGEST].hex() for n in range(0, len(table.digests), _DIGEST)],
+                "holders": [list(h) for h in table.holders],
+            },
+        }
+        text = _canonical(body)
+        return b'{"ckpt-spill-manifest":%d,"blake3":"%s","body":%s}\n' % (VERSION, _hash(text), text)
+
+    @classmethod
+    def from_json(cls, content: bytes, where: str) -> Self:
+        """Read what ``to_json`` wrote; ``where`` is for the error."""
+        try:
+            document = json.loads(content)
+            version = document["ckpt-spill-manifest"]
+        except (ValueError, KeyError, TypeError, RecursionError) as e:
+            raise ManifestError(f"{where} is not a manifest of ckpt_spill ({type(e).__name__}: {str(e)[:80]})") from None
+        if version != VERSION:
+            raise ManifestError(
+                f"{where} is a manifest of version {version!r}; this release knows version {VERSION}: install a newer one"
+            )
+        try:
+            if _hash(_canonical(document["body"])).decode() != document["blake3"]:
+                raise ManifestError(f"{where} is damaged: its content does not match its hash")
+            return cls._from_body(**document["body"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as e:
+            if isinstance(e, ManifestError):
+                raise
+            raise ManifestError(f"{where} is not a whole manifest ({type(e).__name__}: {str(e)[:80]})") from None
+
+    @classmethod
+    def _from_body(cls, *, partitions: dict[str, Any], stores: list[Any], **body: Any) -> Self:
+        run = Run(body["id"], body.pop("generation"), body.pop("identity"), body.pop("run"))
+        digests = b"".join(bytes.fromhex(d) for d in partitions["digests"])
+        columns = [partitions[c] for c in ("nbytes", "stored_nbytes", "holders")]
+        if {len(c) for c in columns} != {len(partitions["digests"])} or len(digests) != _DIGEST * len(columns[0]):
+            raise ValueError("columns of unequal length")
+        refs = tuple(StoreRef(**s) for s in stores)
+        shared: dict[tuple[int, ...], tuple[int, ...]] = {}
+        holders = tuple(shared.setdefault(t, t) for t in map(tuple, columns[2]))
+        if any(not 0 <= h < len(refs) for t in shared for h in t):
+            raise ValueError("a partition names a store that is not listed")
+        table = PartitionTable(np.array(columns[0], np.int64), np.array(columns[1], np.int64), digests, holders)
+        return cls(run=run, stores=refs, partitions=table, **body)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """BLAKE3 of the manifest, in hex: names this content and no other."""
+        return str(blake3(self.to_json()).hexdigest())
+
+    def __dask_tokenize__(self) -> str:
+        return self.digest
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ManifestData) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    # ----------------------------------------------------------------------------------------------- the file
+    def save(self, url: str | os.PathLike[str]) -> None:
+        """Save the manifest as a JSON file; a local one is replaced atomically and readable only by its owner.
+
+        Parameters
+        ----------
+        url : str or path
+            A path, or an address for fsspec.
+        """
+        url = os.fspath(url)
+        if path := _local_path(url):
+            write_atomic(os.path.abspath(path), self.to_json(), durable=True)
+        else:
+            with fsspec.open(url, "wb") as file:
+                file.write(self.to_json())
+
+    @classmethod
+    def load(cls, url: str | os.PathLike[str]) -> Self:
+        """Read a manifest from a JSON file. Executes nothing of what is in it.
+
+        Parameters
+        ----------
+        url : str or path
+            A path, or an address for fsspec.
+
+        Raises
+        ------
+        CheckpointNotFoundError
+            No such file.
+        ManifestError
+            Not a manifest, a damaged one or one of a newer version.
+        """
+        url = os.fspath(url)
+        try:
+            with fsspec.open(url, "rb") as file:
+                content = file.read()
+        except FileNotFoundError:
+            raise CheckpointNotFoundError(f"there is no manifest at {url}") from None
+        return cls.from_json(content, url)
+
+    # ---------------------------------------------------------------------------------------------------- sums
+    @property
+    def npartitions(self) -> int:
+        """Number of partitions."""
+        return len(self.partitions)
+
+    @property
+    def nbytes(self) -> int:
+        """Raw bytes of all partitions."""
+        return int(self.partitions.nbytes.sum())
+
+    @property
+    def stored_nbytes(self) -> int:
+        """Bytes of all partition files, each counted once."""
+        return int(self.partitions.stored_nbytes.sum())
+
+    def files(self, store: int) -> dict[int, tuple[str, int]]:
+        """For each partition in one of ``stores``, the name of its file and the file's size in bytes."""
+        return {
+            n: (partition_file(n, p.digest), p.stored_nbytes) for n, p in enumerate(self.partitions) if store in p.holders
+        }
+
+    def __repr__(self) -> str:
+        ratio = self.nbytes / self.stored_nbytes if self.stored_nbytes else 1.0
+        places = ", ".join(sorted({f"{s.host}:{s.root}" for s in self.stores})[:4])
+        more = f" and {len(self.stores) - 4} more" if len(self.stores) > 4 else ""
+        return (
+            f"<Manifest {self.name!r}: {self.kind}, {self.npartitions} partitions, {format_bytes(self.nbytes)} stored in "
+            f"{format_bytes(self.stored_nbytes)} ({ratio:.1f}x), generation {self.run.generation}, in {places}{more}>"
+        )
+
+
+def collect(records: Iterable[Record], npartitions: int) -> tuple[tuple[StoreRef, ...], PartitionTable]:
+    """Turn records into a manifest's two tables; one record a partition, the first that came."""
+    first: dict[int, Record] = {}
+    for record in records:
+        first.setdefault(record.partition, record)
+    ordered = [first[n] for n in range(npartitions)]
+    refs = {r.store: StoreRef(r.store, r.root, r.host) for r in ordered}
+    number = {store: n for n, store in enumerate(refs)}
+    rows = (Partition(r.nbytes, r.stored_nbytes, r.digest, (number[r.store],)) for r in ordered)
+    return tuple(refs.values()), PartitionTable.of(rows)
+
+
+def _canonical(body: Any) -> bytes:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _hash(text: bytes) -> bytes:
+    return str(blake3(text).hexdigest()).encode()
+
+
+def _local_path(url: str) -> str | None:
+    """Give the path of a local file, with or without ``file://``; None for other addresses."""
+    parts = urlsplit(url)
+    if parts.scheme in ("file", "local"):
+        return parts.path
+    return None if "://" in url or "::" in url else url

@@ -1,0 +1,225 @@
+"""A store: one directory on one disk, with an identity of its own, holding runs of checkpoints.
+
+::
+
+    ROOT/ckpt-spill.json                                        the marker: the store's id
+    ROOT/checkpoints/<checkpoint>/<generation>/manifest.json    there is one: this generation is committed
+                                              /run.json         what is being written, for people and repair
+                                              /<partition>.part
+
+Only what has a name of this form is ever read or removed; other files in ROOT are somebody else's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from ckpt_spill.errors import ConflictError, ReadError
+from ckpt_spill.store.files import full_disk_errors, make_directory, sync_directory, temporary, write_atomic
+from ckpt_spill.store.partition import Identity, Written, verify
+from ckpt_spill.store.runs import Run, parse_partition_file, partition_file, slug
+
+MARKER = "ckpt-spill.json"
+MANIFEST = "manifest.json"
+INTENT = "run.json"
+_CHECKPOINTS = "checkpoints"
+
+
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """A directory that is a store.
+
+    Parameters
+    ----------
+    root : str
+        Absolute path, as this process sees it.
+    id : str
+        32 hex digits from the marker file. Workers, hosts and paths change; this does not.
+    """
+
+    root: str
+    id: str
+
+    # ------------------------------------------------------------------------------------------------- identity
+    @classmethod
+    def open(cls, root: str) -> Store | None:
+        """Open the store in ``root``; None where there is none."""
+        try:
+            fd = os.open(os.path.join(root, MARKER), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with os.fdopen(fd, "rb") as file:
+                marker = json.loads(file.read(4096))
+            return cls(root, str(marker["store"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    @classmethod
+    def create(cls, root: str) -> Store:
+        """Open the store in ``root``, made if there is none; of several processes doing so at once, one makes it."""
+        make_directory(root)
+        while (store := cls.open(root)) is None:
+            marker = json.dumps({"format": 1, "store": secrets.token_hex(16)}).encode()
+            with full_disk_errors(root, len(marker)), temporary(root) as (fd, name):
+                os.write(fd, marker)
+                os.fsync(fd)
+                # A link, unlike a rename, fails where the marker is there already: the first one stays.
+                with contextlib.suppress(FileExistsError):
+                    os.link(name, os.path.join(root, MARKER))
+            sync_directory(root)
+            if cls.open(root) is None:
+                raise ConflictError(f"{os.path.join(root, MARKER)} is not a marker of ours; give another root", path=root)
+        return store
+
+    # ------------------------------------------------------------------------------------------------- writing
+    def begin(self, run: Run, intent: bytes) -> None:
+        """Make a run's directory and note in it what is to be written."""
+        make_directory(self.run_path(run))
+        write_atomic(os.path.join(self.run_path(run), INTENT), intent, durable=False)
+
+    def publish(self, run: Run, partition: int, write: Callable[[int], Written], *, needed: int) -> Written:
+        """Let ``write`` fill a new file, then give it its name. On any failure nothing of it stays."""
+        directory = self.run_path(run)
+        make_directory(directory)
+        with full_disk_errors(directory, needed), temporary(directory) as (fd, name):
+            written = write(fd)
+            os.rename(name, os.path.join(directory, partition_file(partition, written.digest)))
+        return written
+
+    def adopt(self, run: Run, *, threads: int) -> Iterator[tuple[int, Written]]:
+        """Take over the verified partitions of unfinished runs of the same content, by hard link.
+
+        A run that is still alive keeps its own names, so the worst that two at once can do is work twice.
+        """
+        make_directory(self.run_path(run))
+        seen = set()
+        for other in self.runs(run.checkpoint):
+            if other == run or (other.generation, other.identity) != (run.generation, run.identity):
+                continue
+            for name in self._listing(other):
+                partition = parse_partition_file(name)
+                if partition is None or name in seen:
+                    continue
+                seen.add(name)
+                path = os.path.join(self.run_path(other), name)
+                with contextlib.suppress(ReadError, FileNotFoundError):
+                    written = verify(path, Identity(run.checkpoint, run.generation, partition), None, threads=threads)
+                    _link_or_move(path, os.path.join(self.run_path(run), partition_file(partition, written.digest)))
+                    yield partition, written
+
+    def seal(self, run: Run, expected: Mapping[str, int], *, durable: bool) -> list[str]:
+        """Remove what is not part of the run's result and make the rest durable; give the names that are missing.
+
+        Parameters
+        ----------
+        run : Run
+        expected : mapping of str to int
+            Names of the partition files and their sizes in bytes.
+        durable : bool
+            Whether the names have to survive a power cut.
+        """
+        directory = self.run_path(run)
+        present = self._listing(run)
+        missing = [name for name, size in expected.items() if present.get(name) != size]
+        if not missing:
+            for name in present.keys() - expected.keys() - {INTENT, MANIFEST}:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(directory, name))
+            if durable:
+                for path in (directory, os.path.dirname(directory), os.path.join(self.root, _CHECKPOINTS), self.root):
+                    sync_directory(path)
+        return missing
+
+    def commit(self, run: Run, manifest: bytes, *, durable: bool) -> None:
+        """Write the manifest: from now on this generation is the checkpoint."""
+        write_atomic(os.path.join(self.run_path(run), MANIFEST), manifest, durable=durable)
+
+    # ------------------------------------------------------------------------------------------------- looking
+    def runs(self, checkpoint: str) -> list[Run]:
+        """All runs of a checkpoint here, committed or not, oldest generation first."""
+        names = _names(os.path.join(self.root, _CHECKPOINTS, slug(checkpoint)))
+        return sorted(filter(None, (Run.parse(checkpoint, n) for n in names)), key=lambda r: (r.generation, r.run))
+
+    def manifests(self, checkpoint: str | None = None) -> Iterator[bytes]:
+        """Manifests of the committed generations of one checkpoint, or of all."""
+        top = os.path.join(self.root, _CHECKPOINTS)
+        for directory in [slug(checkpoint)] if checkpoint is not None else sorted(_names(top)):
+            for generation in sorted(_names(os.path.join(top, directory))):
+                if Run.parse("", generation) is None:
+                    continue
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    yield read_small(os.path.join(top, directory, generation, MANIFEST))
+
+    def partition_path(self, run: Run, partition: int, digest: bytes) -> str:
+        """Path of a partition file."""
+        return os.path.join(self.run_path(run), partition_file(partition, digest))
+
+    def present(self, run: Run) -> dict[str, int]:
+        """Partition files of a run and their sizes in bytes; opens none of them."""
+        return {name: size for name, size in self._listing(run).items() if parse_partition_file(name) is not None}
+
+    # ------------------------------------------------------------------------------------------------- removing
+    def remove(self, run: Run) -> None:
+        """Remove a run, its manifest first, and the directories that are empty then. Twice is fine."""
+        directory = self.run_path(run)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(directory, MANIFEST))
+        shutil.rmtree(directory, ignore_errors=True)
+        self._remove_empty(os.path.dirname(directory))
+
+    def _remove_empty(self, checkpoint_directory: str) -> None:
+        """Remove a checkpoint's directory when nothing is in it, and the store when no checkpoint is.
+
+        A run that begins at the same moment makes its directories again; the marker goes only after the directory of
+        all checkpoints could be removed, that is, when no run has one.
+        """
+        with contextlib.suppress(OSError):
+            os.rmdir(checkpoint_directory)
+            os.rmdir(os.path.dirname(checkpoint_directory))
+            os.unlink(os.path.join(self.root, MARKER))
+
+    # ------------------------------------------------------------------------------------------------- inside
+    def run_path(self, run: Run) -> str:
+        """Path of a run's directory."""
+        return os.path.join(self.root, _CHECKPOINTS, run.slug, run.directory)
+
+    def _listing(self, run: Run) -> dict[str, int]:
+        """Regular files of a run's directory and their sizes; links do not count."""
+        try:
+            with os.scandir(self.run_path(run)) as entries:
+                return {e.name: e.stat(follow_symlinks=False).st_size for e in entries if e.is_file(follow_symlinks=False)}
+        except FileNotFoundError:
+            return {}
+
+
+def find_store(store: str, roots: Iterable[str]) -> Store | None:
+    """Open the first of several directories that is the store of this id."""
+    candidates = filter(None, map(Store.open, dict.fromkeys(roots)))
+    return next((s for s in candidates if s.id == store), None)
+
+
+def read_small(path: str) -> bytes:
+    """Read a whole file that is no link."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        return file.read()
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _link_or_move(source: str, target: str) -> None:
+    """Give a file a second name; where the file system has no hard links, another one."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        pass
+    except OSError:
+        os.rename(source, target)
