@@ -35,7 +35,17 @@ def _differences(a, b, at, seen):
             yield f"{at}: {a!r:.80} became {b!r:.80}"
     elif hasattr(a, "__dict__") and type(a).__eq__ is object.__eq__:
         yield from _differences(vars(a), vars(b), f"vars({at})", seen)
-    elif not bool(a == b) and repr(a) != repr(b):
+    else:
+        yield from _by_their_own_measure(a, b, at, seen)
+
+
+def _by_their_own_measure(a, b, at, seen):
+    try:
+        equal = bool(a == b)
+    except ValueError:  # they compare element by element: scipy.sparse
+        yield from _differences(vars(a), vars(b), f"vars({at})", seen)
+        return
+    if not equal and repr(a) != repr(b):
         yield f"{at}: {a!r:.80} became {b!r:.80}"
 
 
@@ -183,10 +193,7 @@ def _masked(a, b, at, seen):
 def _arrow(a, b, at, seen):
     yield from _same("type", a.type, b.type, at)
     yield from _same("length", len(a), len(b), at)
-    if isinstance(a, pa.ChunkedArray):
-        yield from _differences([c.to_pylist() for c in a.chunks], [c.to_pylist() for c in b.chunks], at, seen)
-    else:
-        yield from _differences(a.to_pylist(), b.to_pylist(), at, seen)
+    yield from _differences(a.to_pylist(), b.to_pylist(), at, seen)
 
 
 def _table(a, b, at, seen):

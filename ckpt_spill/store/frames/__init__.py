@@ -1,0 +1,115 @@
+"""A value, as a neutral description of JSON and a list of flat buffers; and back.
+
+Frames, series, indexes, arrays and Arrow tables are described in words that do not depend on the library they came
+from; everything else is a pickle. The words are a file format: see docs/format-values.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ckpt_spill.store.frames import values
+from ckpt_spill.store.frames.buffers import Sink, Source
+from ckpt_spill.store.frames.frame import UnknownColumnError
+from ckpt_spill.store.frames.pickled import needs_pickle
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    import numpy as np
+
+    from ckpt_spill.store.frames.buffers import Description
+
+__all__ = ["Decoding", "Encoded", "decoding", "encode", "needs_pickle"]
+
+
+class Encoded(NamedTuple):
+    """A value as JSON and bytes.
+
+    Attributes
+    ----------
+    description : dict
+        Made of dict, list, str, int, finite float, bool and None only.
+    buffers : list of numpy.ndarray
+        One-dimensional, of any stride, of a dtype without objects. Views of the value's own memory where possible: the
+        value must not be changed before they have been written. The item size is the width of one number, as a filter
+        may want to know it.
+    """
+
+    description: Description
+    buffers: list[np.ndarray]
+
+
+class Decoding:
+    """A value on its way back: memory for its buffers, then the value made of them.
+
+    Attributes
+    ----------
+    destinations : dict of int to numpy.ndarray
+        By number, the buffers that are needed: one-dimensional, contiguous, writable, of bytes. Fill all of them.
+    pickled : frozenset of int
+        Those of them that are parts of a pickle: `value` runs whatever they contain.
+    """
+
+    def __init__(self, source: Source, plan: Any) -> None:
+        self.destinations = source.destinations
+        self.pickled = frozenset(source.pickled)
+        self._plan = plan
+
+    def value(self) -> Any:
+        """Put the value together, once all destinations have been filled. It owns their memory from then on.
+
+        Raises
+        ------
+        ValueError
+            The description and the contents of the buffers do not go together.
+        """
+        return self._plan()
+
+
+def encode(value: Any) -> Encoded:
+    """Describe a value.
+
+    Raises
+    ------
+    UnserializableError
+        The value, or a part of it, cannot be pickled, or cannot be loaded again from its pickle. The message names the
+        type, and the column if the value is a frame.
+    """
+    sink = Sink()
+    description = values.describe(value, sink)
+    return Encoded(description, sink.buffers)
+
+
+def decoding(description: Description, lengths: Sequence[int], columns: Sequence[Hashable] | None = None) -> Decoding:
+    """Prepare to read a value: nothing is unpickled here.
+
+    Parameters
+    ----------
+    description : dict
+        As `encode` made it.
+    lengths : sequence of int
+        The length of every buffer in bytes.
+    columns : sequence of hashable, optional
+        Labels of the columns to be read of a frame. They come in the frame's own order; of a label that occurs several
+        times, all columns come.
+
+    Raises
+    ------
+    ValueError
+        The description is not well-formed, or calls for other lengths.
+    KeyError
+        There is no such column.
+    TypeError
+        Columns were asked for of a value that has none. Of a value that is a pickle, `Decoding.value` raises this.
+    """
+    source = Source(lengths)
+    if columns is not None and not ("pickle" in description or description.get("kind") == "frame"):
+        raise TypeError(f"columns of a value of kind {description.get('kind')} were asked for: it has none")
+    try:
+        plan = values.plan(description, source, columns)
+    except UnknownColumnError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as e:
+        raise ValueError(f"not the description of a value: {type(e).__name__}: {e}") from e
+    return Decoding(source, plan)

@@ -1,0 +1,196 @@
+"""Indexes, and the arrays made of indexes: categoricals and intervals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from ckpt_spill.store.frames import arrays, extension, pickled, small
+from ckpt_spill.store.frames.buffers import Sink, Source
+
+if TYPE_CHECKING:
+    from ckpt_spill.store.frames.buffers import Description, Plan
+
+_PLAIN = (
+    pd.Index,
+    pd.DatetimeIndex,
+    pd.TimedeltaIndex,
+    pd.PeriodIndex,
+    pd.CategoricalIndex,
+    pd.IntervalIndex,
+)
+#: The classes described here.
+CLASSES = (*_PLAIN, pd.RangeIndex, pd.MultiIndex)
+#: Up to so many labels are written into the description.
+_FEW = 64
+
+
+def describe(index: pd.Index, sink: Sink, *, few: int | None = _FEW) -> Description:
+    """Describe an index; up to ``few`` plain labels inline, any number for None."""
+    kind = type(index)
+    if kind is pd.RangeIndex:
+        found = _describe_range(index)
+    elif kind is pd.MultiIndex:
+        found = _describe_multi(index, sink)
+    elif kind in _PLAIN and _is_regular(index):
+        found = _describe_labels(index, sink, few) or {"kind": "index", "data": describe_values(index.array, sink)}
+        if getattr(index, "freq", None) is not None and kind is not pd.PeriodIndex:
+            found["freq"] = _describe_freq(index.freq, sink)
+    else:
+        return pickled.describe(index, sink)
+    if index.name is not None and kind is not pd.MultiIndex:
+        found["name"] = small.describe(index.name, sink)
+    return found
+
+
+def plan(description: Description, source: Source) -> Plan:
+    """Take the buffers of an index."""
+    if "pickle" in description:
+        return _plan_pickled(description, source)
+    return _PLANNERS[description["kind"]](description, source)
+
+
+def describe_values(array: Any, sink: Sink) -> Description:
+    """Describe the array of a column or an index."""
+    if type(array) is pd.Categorical:
+        found = {
+            "kind": "categorical",
+            "codes": arrays.describe(array.codes, sink),
+            "categories": describe(array.categories, sink),
+        }
+        return found | ({"ordered": True} if array.ordered else {})
+    if type(array) is pd.arrays.IntervalArray:
+        left, right = describe(array.left, sink), describe(array.right, sink)
+        return {"kind": "interval", "closed": array.closed, "left": left, "right": right}
+    return extension.describe(array, sink)
+
+
+def plan_values(description: Description, source: Source) -> Plan:
+    """Take the buffers of the array of a column or an index."""
+    kind = description.get("kind")
+    if kind == "categorical":
+        codes = arrays.plan(description["codes"], source)
+        categories = plan(description["categories"], source)
+        ordered = description.get("ordered", False)
+        return lambda: pd.Categorical.from_codes(codes(), dtype=pd.CategoricalDtype(categories(), ordered))
+    if kind == "interval":
+        left, right = plan(description["left"], source), plan(description["right"], source)
+        return lambda: pd.arrays.IntervalArray.from_arrays(left(), right(), closed=description["closed"])
+    return extension.plan(description, source)
+
+
+def _describe_range(index: pd.RangeIndex) -> Description:
+    found: Description = {"kind": "range", "stop": index.stop}
+    return found | ({"start": index.start} if index.start else {}) | ({"step": index.step} if index.step != 1 else {})
+
+
+def _plan_range(description: Description, _source: Source) -> Plan:
+    ends = description.get("start", 0), description["stop"], description.get("step", 1)
+    return lambda: pd.RangeIndex(*ends, name=_name(description))
+
+
+def _describe_multi(index: pd.MultiIndex, sink: Sink) -> Description:
+    found: Description = {
+        "kind": "multi",
+        "levels": [describe(level, sink) for level in index.levels],
+        "codes": [arrays.describe(np.asarray(codes), sink) for codes in index.codes],
+        "names": [small.describe(name, sink) for name in index.names],
+    }
+    return found | ({"sortorder": int(index.sortorder)} if index.sortorder is not None else {})
+
+
+def _plan_multi(description: Description, source: Source) -> Plan:
+    levels = [plan(d, source) for d in description["levels"]]
+    codes = [arrays.plan(d, source) for d in description["codes"]]
+
+    def build() -> pd.MultiIndex:
+        return pd.MultiIndex(
+            levels=[level() for level in levels],
+            codes=[c() for c in codes],
+            names=[small.build(name) for name in description["names"]],
+            sortorder=description.get("sortorder"),
+        )
+
+    return build
+
+
+def _plan_index(description: Description, source: Source) -> Plan:
+    values = plan_values(description["data"], source)
+    return lambda: _finish(values(), description)
+
+
+def _describe_labels(index: pd.Index, sink: Sink, few: int | None) -> Description | None:
+    """Describe labels one by one if they are plain and not many."""
+    text = isinstance(index.dtype, pd.StringDtype)
+    if not (text or index.dtype == object) or (few is not None and len(index) > few):
+        return None
+    labels = index.astype(object).tolist()
+    if text:
+        labels = [label if isinstance(label, str) else None for label in labels]
+    if not small.is_plain(labels):
+        return None
+    found: Description = {"kind": "labels", "labels": small.describe(labels, sink)}
+    return found | ({"string": extension.describe_string(index.dtype)} if text else {})
+
+
+def _plan_labels(description: Description, _source: Source) -> Plan:
+    def build() -> pd.Index:
+        labels = small.build(description["labels"])
+        values = np.empty(len(labels), object)
+        values[:] = labels
+        if "string" in description:
+            return _finish(pd.array(values, dtype=extension.build_string(description["string"])), description)
+        return _finish(values, description)
+
+    return build
+
+
+def _finish(values: Any, description: Description) -> pd.Index:
+    """Make an index of an array, whose dtype decides on the class."""
+    index = pd.Index(values, dtype=values.dtype, name=_name(description), copy=False)
+    if "freq" in description:
+        index.freq = small.build(description["freq"])
+    return index
+
+
+def _name(description: Description) -> Any:
+    return small.build(description.get("name"))
+
+
+def _describe_freq(freq: Any, sink: Sink) -> Any:
+    """Describe an offset by its text if that stands for just this one."""
+    try:
+        if pd.tseries.frequencies.to_offset(freq.freqstr) == freq:
+            return freq.freqstr
+    except ValueError:
+        pass
+    return small.describe(freq, sink)
+
+
+def _is_regular(index: pd.Index) -> bool:
+    """Tell whether pandas will accept the freq, if there is one, when it is set again: some of its own it would not."""
+    if getattr(index, "freq", None) is None or type(index) is pd.PeriodIndex:
+        return True
+    bare = type(index)(index.asi8, dtype=index.dtype)
+    try:
+        bare.freq = index.freq
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _plan_pickled(description: Description, source: Source) -> Plan:
+    load = pickled.plan(description, source)
+
+    def build() -> pd.Index:
+        index = load()
+        if not isinstance(index, pd.Index):
+            raise ValueError(f"a {type(index).__name__} in the place of an index")
+        return index
+
+    return build
+
+
+_PLANNERS = {"range": _plan_range, "multi": _plan_multi, "index": _plan_index, "labels": _plan_labels}

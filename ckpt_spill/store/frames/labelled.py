@@ -1,0 +1,65 @@
+"""What frames and series have in common: attrs and flags; and series."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ckpt_spill.store.frames import extension, index, pickled, small
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ckpt_spill.store.frames.buffers import Description, Plan, Sink, Source
+
+
+def describe(value: pd.DataFrame | pd.Series, sink: Sink) -> Description:
+    """Describe attrs and flags, as far as they are not what a new object has."""
+    found: Description = {}
+    if value.attrs:
+        plain = small.is_plain(value.attrs)
+        found["attrs"] = small.describe(value.attrs, sink) if plain else pickled.describe(value.attrs, sink)
+    if not value.flags.allows_duplicate_labels:
+        found["unique"] = True
+    return found
+
+
+def plan(description: Description, source: Source) -> Callable[[Any], Any]:
+    """Plan attrs and flags; the function returned adds them to a frame or a series."""
+    attrs = description.get("attrs")
+    load = pickled.plan(attrs, source) if attrs and "pickle" in attrs else lambda: small.build(attrs)
+
+    def finish(value: Any) -> Any:
+        if attrs is not None:
+            value.attrs = load()
+        return value.set_flags(allows_duplicate_labels=False) if description.get("unique") else value
+
+    return finish
+
+
+def describe_series(series: pd.Series, sink: Sink) -> Description:
+    """Describe a series."""
+    values = extension.as_numpy(series.array)
+    found: Description = {
+        "kind": "series",
+        "index": index.describe(series.index, sink),
+        "data": index.describe_values(series.array if values is None else values, sink),
+    }
+    if series.name is not None:
+        found["name"] = small.describe(series.name, sink)
+    return found | describe(series, sink)
+
+
+def plan_series(description: Description, source: Source) -> Plan:
+    """Take the buffers of a series."""
+    values = index.plan_values(description["data"], source)
+    axis = index.plan(description["index"], source)
+    finish = plan(description, source)
+
+    def build() -> Any:
+        array = values()
+        name = small.build(description.get("name"))
+        return finish(pd.Series(array, index=axis(), dtype=array.dtype, name=name, copy=False))
+
+    return build

@@ -1,0 +1,62 @@
+"""Pickles as parts of a description: inline when small, else a stream and out-of-band buffers."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ckpt_spill.store.frames import pickler
+
+if TYPE_CHECKING:
+    from ckpt_spill.store.frames.buffers import Description, Sink, Source
+
+_INLINE = 512
+
+
+def describe(value: Any, sink: Sink) -> Description:
+    """Describe a value by its pickle."""
+    made = pickler.dumps(value, sink.where)
+    if not made.buffers and sum(map(len, made.stream)) <= _INLINE:
+        return {"pickle": base64.b64encode(b"".join(made.stream)).decode()}
+    stream = [sink.add_bytes(piece) for piece in made.stream]
+    return {"pickle": {"stream": stream, "buffers": [_add(b, sink) for b in made.buffers]}}
+
+
+def inline(value: Any, sink: Sink) -> str:
+    """Pickle a value into a text, whatever its size."""
+    made = pickler.dumps(value, sink.where, out_of_band=False)
+    return base64.b64encode(b"".join(made.stream)).decode()
+
+
+def loads_inline(text: str) -> Any:
+    """Load what ``inline`` made."""
+    return pickle.loads(base64.b64decode(text, validate=True))
+
+
+def needs_pickle(description: Any) -> bool:
+    """Tell whether a description, or any part of one, is a pickle."""
+    if isinstance(description, dict):
+        return "pickle" in description or any(map(needs_pickle, description.values()))
+    return isinstance(description, list) and any(map(needs_pickle, description))
+
+
+def plan(description: Description, source: Source) -> Plan:
+    """Take the buffers of a pickle; loading it is left to the function returned."""
+    found = description["pickle"]
+    if isinstance(found, str):
+        return lambda: loads_inline(found)
+    source.pickled.update(found["stream"], found["buffers"])
+    stream = np.empty(sum(map(source.length, found["stream"])), np.uint8)
+    start = 0
+    for number in found["stream"]:
+        source.fill(number, stream[start : start + source.length(number)])
+        start += source.length(number)
+    buffers = [source.take(number) for number in found["buffers"]]
+    return lambda: pickle.loads(stream, buffers=buffers)
+
+
+def _add(buffer: pickle.PickleBuffer, sink: Sink) -> int:
+    return sink.add_bytes(buffer.raw(), memoryview(buffer).itemsize)

@@ -1,0 +1,238 @@
+"""Pickling with the big pieces out of band, and proof that what was pickled can be read.
+
+A checkpoint outlives what it was made of, so a pickle that cannot be loaded has to fail while the data is still there.
+Builtin, numpy, pandas and Arrow objects are known to load; where the code of anybody else takes part, the pickle is
+loaded once and what comes out is pickled once more.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import pickle
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from ckpt_spill.errors import UnserializableError
+from ckpt_spill.store.frames import arrow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Top-level modules whose objects are trusted to load again.
+_TRUSTED = frozenset(
+    [
+        "_codecs",
+        "builtins",
+        "collections",
+        "copyreg",
+        "datetime",
+        "dateutil",
+        "decimal",
+        "fractions",
+        "functools",
+        "numpy",
+        "operator",
+        "pandas",
+        "pyarrow",
+        "pytz",
+        "scipy",
+        "uuid",
+        "zoneinfo",
+    ]
+)
+_PIECE = 1 << 20
+
+
+class Pickle(NamedTuple):
+    """A pickle: its stream, in pieces that belong together, and its out-of-band buffers."""
+
+    stream: list[Any]
+    buffers: list[pickle.PickleBuffer]
+
+
+def dumps(value: Any, where: str = "", *, out_of_band: bool = True) -> Pickle:
+    """Pickle a value, and make sure that it can be read and pickled again.
+
+    Raises
+    ------
+    UnserializableError
+        Naming the type that stood in the way, after ``where``.
+    """
+    pieces = _Pieces()
+    buffers: list[pickle.PickleBuffer] = []
+    first = _Pickler(pieces, buffers.append if out_of_band else None)
+    try:
+        first.dump(value)
+    except MemoryError:
+        raise
+    except Exception as e:
+        raise UnserializableError(f"{where}{_name(first.last)} cannot be pickled: {_reason(e)}") from e
+    made = Pickle(pieces.close(), buffers)
+    if first.foreign:
+        _prove(made, first.foreign, where)
+    return made
+
+
+def _prove(made: Pickle, foreign: dict[str, None], where: str) -> None:
+    """Load a pickle and pickle what it gives."""
+    try:
+        copy = _load(made)
+    except MemoryError:
+        raise
+    except Exception as e:
+        raise UnserializableError(
+            f"{where}the pickle of {', '.join(foreign)} cannot be loaded again: {_reason(e)}"
+        ) from e
+    again = _Pickler(_Nowhere(), lambda _: None)
+    try:
+        again.dump(copy)
+    except MemoryError:
+        raise
+    except Exception as e:
+        raise UnserializableError(f"{where}{_name(again.last)} cannot be pickled a second time: {_reason(e)}") from e
+
+
+def _load(made: Pickle) -> Any:
+    """Load a pickle without giving the code that runs a way to change the original."""
+    stream = b"".join(made.stream)
+    try:
+        return pickle.loads(stream, buffers=[b.raw().toreadonly() for b in made.buffers])
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001  # perhaps it writes into its arrays: give it some of its own
+        return pickle.loads(stream, buffers=[bytearray(b.raw()) for b in made.buffers])
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Takes all big arrays out of band; what belongs to ``__main__`` or a function goes by value."""
+
+    def __init__(self, file: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None) -> None:
+        super().__init__(file, protocol=5, buffer_callback=buffer_callback)
+        #: The object that was looked at last: where pickling stopped, if it did.
+        self.last: Any = None
+        #: Names of the classes and functions, not trusted, that took part.
+        self.foreign: dict[str, None] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Reduce what pickle by itself would copy; note whose code takes part."""
+        self.last = obj
+        kind = type(obj)
+        reduce, named = _treatment(kind)
+        if not _is_trusted(obj if named else kind):
+            self.foreign[_name(obj)] = None
+        if reduce is not None:
+            reduced = reduce(obj)
+            if reduced is not NotImplemented:
+                return reduced
+        return super().reducer_override(obj)
+
+
+@functools.lru_cache(maxsize=4096)
+def _treatment(kind: type) -> tuple[Callable[[Any], Any] | None, bool]:
+    """Return how objects of a class are reduced, if not in their own way, and whether each has a name of its own."""
+    reduce = _REDUCERS.get(kind)
+    if reduce is None and issubclass(kind, pa.Array):
+        reduce = _reduce_arrow
+    return reduce, any("__qualname__" in vars(c) for c in kind.__mro__)
+
+
+def _is_trusted(named: Any) -> bool:
+    return str(named.__module__).partition(".")[0] in _TRUSTED
+
+
+# The reducers name only functions of numpy, pandas, pyarrow and the standard library: nothing of this package is
+# needed to load a pickle it wrote.
+
+
+def _reduce_ndarray(array: np.ndarray) -> Any:
+    """Numpy pickles times in band, since they cannot be exported as buffers; as integers they can."""
+    if array.dtype.kind in "mM" and array.dtype.isnative and (array.flags.c_contiguous or array.flags.f_contiguous):
+        return operator.methodcaller("view", array.dtype), (array.view(np.int64),)
+    return NotImplemented
+
+
+def _reduce_subclass(array: np.ndarray) -> Any:
+    """Numpy pickles its subclasses in band."""
+    return operator.methodcaller("view", type(array)), (array.view(np.ndarray),)
+
+
+def _reduce_masked(array: np.ma.MaskedArray) -> Any:
+    """Numpy pickles masked arrays in band, and forgets a hard mask."""
+    return np.ma.MaskedArray, masked_arguments(array)
+
+
+def masked_arguments(array: np.ma.MaskedArray) -> tuple[Any, ...]:
+    """Return the arguments that make a masked array out of its data, mask, fill value and hard mask."""
+    # _fill_value: the public property sets a default one, which need not fit the dtype.
+    return (array.data, array.mask, None, False, True, 0, array._fill_value, True, array.hardmask, False)  # noqa: SLF001
+
+
+def _reduce_arrow(array: Any) -> Any:
+    """Arrow pickles the whole buffers of which an array may be a small slice."""
+    if array.get_total_buffer_size() > array.nbytes + 4096:
+        return arrow.trimmed(array).__reduce__()
+    return NotImplemented
+
+
+def _reduce_arrow_backed(array: Any) -> Any:
+    """Pandas joins the chunks first, a copy of everything."""
+    kind = type(array)
+    if isinstance(array.dtype, pd.StringDtype):
+        kind = functools.partial(kind, dtype=array.dtype)
+    return kind, (array.__arrow_array__(),)
+
+
+_REDUCERS: dict[type, Callable[[Any], Any]] = {
+    np.ndarray: _reduce_ndarray,
+    np.matrix: _reduce_subclass,
+    np.memmap: _reduce_subclass,
+    np.ma.MaskedArray: _reduce_masked,
+    pd.arrays.ArrowExtensionArray: _reduce_arrow_backed,
+    pd.arrays.ArrowStringArray: _reduce_arrow_backed,
+}
+
+
+def _name(obj: Any) -> str:
+    """Name a class or function, or the class of an object."""
+    named = obj if _treatment(type(obj))[1] else type(obj)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+class _Pieces:
+    """A file that keeps big writes, the payload of big strings, as they are."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Any] = []
+        self._small = bytearray()
+
+    def write(self, data: Any) -> None:
+        if len(data) < _PIECE:
+            self._small += data
+        else:
+            self._end_small()
+            self._pieces.append(data)
+
+    def close(self) -> list[Any]:
+        self._end_small()
+        return self._pieces
+
+    def _end_small(self) -> None:
+        if self._small:
+            self._pieces.append(self._small)
+            self._small = bytearray()
+
+
+class _Nowhere:
+    """A file that forgets."""
+
+    def write(self, data: Any) -> None:
+        pass
