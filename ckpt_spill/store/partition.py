@@ -157,7 +157,7 @@ def read(
         It is not the file that was written. Nothing in it has been executed.
     """
     with _opened(path) as (fd, size):
-        found = _read_footer(fd, size, identity, digest)
+        found, _ = _read_footer(fd, size, identity, digest)
         decoding = frames.decoding(found.description, [buffer.length for buffer in found.buffers], columns)
         _read_buffers(fd, found, decoding.destinations, decoding.pickled, threads)
     return decoding.value()
@@ -173,11 +173,11 @@ def read_footer(path: str | os.PathLike[str], identity: Identity | None, digest:
         It is no whole partition file, or another one. The blocks are not looked at.
     """
     with _opened(path) as (fd, size):
-        return _read_footer(fd, size, identity, digest)
+        return _read_footer(fd, size, identity, digest)[0]
 
 
-def verify(path: str | os.PathLike[str], identity: Identity, digest: bytes | None, *, threads: int = 1) -> None:
-    """Check every byte of a file, decoding nothing.
+def verify(path: str | os.PathLike[str], identity: Identity, digest: bytes | None, *, threads: int = 1) -> Written:
+    """Check every byte of a file, decoding nothing; give what `write` gave when it wrote the file.
 
     Raises
     ------
@@ -186,13 +186,14 @@ def verify(path: str | os.PathLike[str], identity: Identity, digest: bytes | Non
         It is not the file that was written.
     """
     with _opened(path) as (fd, size):
-        found = _read_footer(fd, size, identity, digest)
+        found, digest = _read_footer(fd, size, identity, digest)
         everything = range(len(found.buffers))
         _read_buffers(fd, found, dict.fromkeys(everything), frozenset(everything), threads)
+    return Written(sum(buffer.length for buffer in found.buffers), size, digest)
 
 
-def _read_footer(fd: int, size: int, identity: Identity | None, digest: bytes | None) -> Footer:
-    """Check header, trailer and footer, in this order, and read the footer."""
+def _read_footer(fd: int, size: int, identity: Identity | None, digest: bytes | None) -> tuple[Footer, bytes]:
+    """Check header, trailer and footer, in this order, and read the footer and its BLAKE3."""
     footer.check_header(os.pread(fd, footer.HEADER_SIZE, 0))
     begin = max(size - _TAIL, 0)
     tail = os.pread(fd, _TAIL, begin)
@@ -201,12 +202,13 @@ def _read_footer(fd: int, size: int, identity: Identity | None, digest: bytes | 
     packed = tail[start - begin : -footer.TRAILER_SIZE] if start >= begin else os.pread(fd, length, start)
     if crc32c(packed) != crc:
         raise footer.FormatError("has a footer that fails its CRC-32C")
-    if digest is not None and blake3(packed).digest() != digest:
+    actual = blake3(packed).digest()
+    if digest is not None and actual != digest:
         raise footer.FormatError("has a footer that is not the one the manifest tells of")
     found = footer.unpack(packed, size)
     if identity is not None and found.identity != identity:
         raise footer.FormatError(f"is {found.identity}, where {identity} should be")
-    return found
+    return found, actual
 
 
 def _read_buffers(
