@@ -12,6 +12,7 @@ import types
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import scipy.sparse
 
 
 def diff(saved, read, at="value") -> list[str]:
@@ -35,17 +36,7 @@ def _differences(a, b, at, seen):
             yield f"{at}: {a!r:.80} became {b!r:.80}"
     elif hasattr(a, "__dict__") and type(a).__eq__ is object.__eq__:
         yield from _differences(vars(a), vars(b), f"vars({at})", seen)
-    else:
-        yield from _by_their_own_measure(a, b, at, seen)
-
-
-def _by_their_own_measure(a, b, at, seen):
-    try:
-        equal = bool(a == b)
-    except ValueError:  # they compare element by element: scipy.sparse
-        yield from _differences(vars(a), vars(b), f"vars({at})", seen)
-        return
-    if not equal and repr(a) != repr(b):
+    elif not bool(a == b) and repr(a) != repr(b):
         yield f"{at}: {a!r:.80} became {b!r:.80}"
 
 
@@ -233,6 +224,10 @@ def _zone(a, b, at, seen):
     yield from _same("zone", repr(a), repr(b), at)
 
 
+def _attributes(a, b, at, seen):
+    yield from _differences(vars(a), vars(b), f"vars({at})", seen)
+
+
 def _error(a, b, at, seen):
     yield from _differences(a.args, b.args, f"{at}.args", seen)
 
@@ -256,6 +251,7 @@ _COMPARISONS = [
     (decimal.Decimal, _decimal),
     ((dt.datetime, dt.time), _moment),
     (dt.tzinfo, _zone),
+    ((scipy.sparse.spmatrix, scipy.sparse.sparray), _attributes),
     (BaseException, _error),
     (types.FunctionType, _function),
 ]

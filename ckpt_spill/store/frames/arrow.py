@@ -15,7 +15,7 @@ import pyarrow as pa
 from ckpt_spill.store.frames.buffers import Sink, Source, count
 
 if TYPE_CHECKING:
-    from ckpt_spill.store.frames.buffers import Description
+    from ckpt_spill.store.frames.buffers import Description, Plan
 
 
 def describe_type(kind: pa.DataType) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from ckpt_spill.store.frames import pickler
 
 if TYPE_CHECKING:
-    from ckpt_spill.store.frames.buffers import Description, Sink, Source
+    from ckpt_spill.store.frames.buffers import Description, Plan, Sink, Source
 
 _INLINE = 512
 
