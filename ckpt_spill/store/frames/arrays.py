@@ -103,8 +103,8 @@ def _plan_pickled(description: Description, source: Source) -> Plan:
 
     def build() -> np.ndarray:
         array = load()
-        if not isinstance(array, np.ndarray):
-            raise ValueError(f"a {type(array).__name__} in the place of an array")
-        return array
+        if isinstance(array, np.ndarray):
+            return array
+        raise ValueError(f"a {type(array).__name__} in the place of an array")
 
     return build

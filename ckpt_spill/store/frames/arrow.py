@@ -10,15 +10,17 @@ import base64
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from ckpt_spill.store.frames.buffers import Sink, Source, count
+from ckpt_spill.store.frames.untyped import pa
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ckpt_spill.store.frames.buffers import Description, Plan
 
 
-def describe_type(kind: pa.DataType) -> Any:
+def describe_type(kind: Any) -> Any:
     """Describe a type: its name where that says all, else as a one-field schema in Arrow's own encoding."""
     try:
         if pa.type_for_alias(str(kind)) == kind:
@@ -28,19 +30,19 @@ def describe_type(kind: pa.DataType) -> Any:
     return {"schema": describe_schema(pa.schema([pa.field("", kind)]))}
 
 
-def build_type(description: Any) -> pa.DataType:
+def build_type(description: Any) -> Any:
     """Give back a type."""
     if isinstance(description, str):
         return pa.type_for_alias(description)
     return build_schema(description["schema"]).field(0).type
 
 
-def describe_schema(schema: pa.Schema) -> str:
+def describe_schema(schema: Any) -> str:
     """Describe a schema in Arrow's own encoding."""
     return base64.b64encode(schema.serialize()).decode()
 
 
-def build_schema(text: str) -> pa.Schema:
+def build_schema(text: str) -> Any:
     """Give back a schema."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
 
@@ -65,7 +67,7 @@ def describe(array: Any, sink: Sink) -> Description:
     return found
 
 
-def plan(kind: pa.DataType, description: Description, source: Source) -> Plan:
+def plan(kind: Any, description: Description, source: Source) -> Plan:
     """Take the buffers of an array; the function returned puts it together."""
     if isinstance(kind, pa.ExtensionType):
         storage = plan(kind.storage_type, description["storage"], source)
@@ -107,11 +109,11 @@ def _checked(array: Any) -> Any:
     return array
 
 
-def _take(source: Source, number: int, nbytes: int | None = None) -> pa.Buffer:
+def _take(source: Source, number: int, nbytes: int | None = None) -> Any:
     return pa.py_buffer(source.take(number, nbytes))
 
 
-def _ipc(array: Any) -> pa.Buffer:
+def _ipc(array: Any) -> Any:
     out = pa.BufferOutputStream()
     batch = pa.record_batch([array], names=[""])
     with pa.ipc.new_stream(out, batch.schema) as writer:
@@ -119,7 +121,7 @@ def _ipc(array: Any) -> pa.Buffer:
     return out.getvalue()
 
 
-def _from_ipc(stream: np.ndarray, kind: pa.DataType, length: int) -> Any:
+def _from_ipc(stream: np.ndarray, kind: Any, length: int) -> Any:
     array = pa.ipc.open_stream(pa.py_buffer(stream)).read_next_batch().column(0)
     if array.type != kind or len(array) != length:
         raise ValueError(f"an Arrow stream holds {len(array)} {array.type} instead of {length} {kind}")
@@ -130,14 +132,14 @@ def _bytes_for(bits: int) -> int:
     return (bits + 7) // 8
 
 
-def _memory(buffer: pa.Buffer | None, missing: int = 0) -> np.ndarray:
+def _memory(buffer: Any, missing: int = 0) -> np.ndarray:
     """View a buffer as bytes; Arrow leaves out some that hold nothing."""
     if buffer is None or buffer.size == 0:
         return np.zeros(missing, np.uint8)
     return np.frombuffer(buffer, np.uint8)
 
 
-def _bits(bitmap: pa.Buffer, offset: int, length: int) -> np.ndarray:
+def _bits(bitmap: Any, offset: int, length: int) -> np.ndarray:
     """Return the bytes of a slice of a bitmap, moved if the slice does not begin with a byte."""
     used = _memory(bitmap)[offset // 8 : _bytes_for(offset + length)]
     shift = offset % 8
@@ -157,7 +159,7 @@ def _describe_fixed(array: Any, found: Description, sink: Sink) -> None:
     found["data"] = sink.add_bytes(data, width)
 
 
-def _plan_fixed(kind: pa.DataType, description: Description, source: Source) -> Any:
+def _plan_fixed(kind: Any, description: Description, source: Source) -> Any:
     return [_take(source, description["data"], description["length"] * (kind.bit_width // 8))], []
 
 
@@ -165,7 +167,7 @@ def _describe_bool(array: Any, found: Description, sink: Sink) -> None:
     found["data"] = sink.add(_bits(array.buffers()[1], array.offset, len(array)))
 
 
-def _plan_bool(_kind: pa.DataType, description: Description, source: Source) -> Any:
+def _plan_bool(_kind: Any, description: Description, source: Source) -> Any:
     return [_take(source, description["data"], _bytes_for(description["length"]))], []
 
 
@@ -178,11 +180,11 @@ def _offsets(array: Any, found: Description, sink: Sink) -> tuple[int, int]:
     return first, last
 
 
-def _plan_offsets(kind: pa.DataType, description: Description, source: Source) -> pa.Buffer:
+def _plan_offsets(kind: Any, description: Description, source: Source) -> Any:
     return _take(source, description["offsets"], (description["length"] + 1) * _offset_dtype(kind).itemsize)
 
 
-def _offset_dtype(kind: pa.DataType) -> np.dtype:
+def _offset_dtype(kind: Any) -> np.dtype:
     large = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_list(kind)
     return np.dtype(np.int64 if large else np.int32)
 
@@ -192,7 +194,7 @@ def _describe_bytes(array: Any, found: Description, sink: Sink) -> None:
     found["data"] = sink.add(_memory(array.buffers()[2])[first:last])
 
 
-def _plan_bytes(kind: pa.DataType, description: Description, source: Source) -> Any:
+def _plan_bytes(kind: Any, description: Description, source: Source) -> Any:
     return [_plan_offsets(kind, description, source), _take(source, description["data"])], []
 
 
@@ -201,7 +203,7 @@ def _describe_list(array: Any, found: Description, sink: Sink) -> None:
     found["children"] = [describe(array.values.slice(first, last - first), sink)]
 
 
-def _plan_list(kind: pa.DataType, description: Description, source: Source) -> Any:
+def _plan_list(kind: Any, description: Description, source: Source) -> Any:
     return [_plan_offsets(kind, description, source)], _plan_children(kind, description, source)
 
 
@@ -214,30 +216,30 @@ def _describe_struct(array: Any, found: Description, sink: Sink) -> None:
     found["children"] = [describe(array.field(i), sink) for i in range(array.type.num_fields)]
 
 
-def _plan_nested(kind: pa.DataType, description: Description, source: Source) -> Any:
+def _plan_nested(kind: Any, description: Description, source: Source) -> Any:
     return [], _plan_children(kind, description, source)
 
 
-def _plan_children(kind: pa.DataType, description: Description, source: Source) -> list[Plan]:
+def _plan_children(kind: Any, description: Description, source: Source) -> list[Plan]:
     described = description["children"]
     if len(described) != kind.num_fields:
         raise ValueError(f"{len(described)} arrays inside a {kind}")
     return [plan(kind.field(i).type, d, source) for i, d in enumerate(described)]
 
 
-def _layout(kind: pa.DataType) -> Any:
+_LAYOUTS: list[tuple[list[Callable[[Any], bool]], Any]] = [
+    ([pa.types.is_boolean], (_describe_bool, _plan_bool)),
+    (
+        [pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary],
+        (_describe_bytes, _plan_bytes),
+    ),
+    ([pa.types.is_list, pa.types.is_large_list, pa.types.is_map], (_describe_list, _plan_list)),
+    ([pa.types.is_fixed_size_list], (_describe_fixed_list, _plan_nested)),
+    ([pa.types.is_struct], (_describe_struct, _plan_nested)),
+    ([pa.types.is_primitive, pa.types.is_decimal, pa.types.is_fixed_size_binary], (_describe_fixed, _plan_fixed)),
+]
+
+
+def _layout(kind: Any) -> Any:
     """Return the two functions for a type, None for one to be left to IPC."""
-    types = pa.types
-    if types.is_boolean(kind):
-        return _describe_bool, _plan_bool
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind):
-        return _describe_bytes, _plan_bytes
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind):
-        return _describe_list, _plan_list
-    if types.is_fixed_size_list(kind):
-        return _describe_fixed_list, _plan_nested
-    if types.is_struct(kind):
-        return _describe_struct, _plan_nested
-    if types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind):
-        return _describe_fixed, _plan_fixed
-    return None
+    return next((functions for tests, functions in _LAYOUTS if any(test(kind) for test in tests)), None)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 Description = dict[str, Any]
 #: Puts a value together once the buffers have been filled.
@@ -24,6 +25,13 @@ class Sink:
     def __init__(self) -> None:
         self.buffers: list[np.ndarray] = []
         self.where = ""
+
+    @contextlib.contextmanager
+    def at(self, where: str) -> Iterator[None]:
+        """Name the part that is described inside the context."""
+        before, self.where = self.where, f"{where}: "
+        yield
+        self.where = before
 
     def add(self, flat: np.ndarray) -> int:
         """Take a one-dimensional array, of any stride, and return its number."""

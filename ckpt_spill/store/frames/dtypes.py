@@ -25,19 +25,19 @@ def describe(dtype: np.dtype, sink: Sink) -> Any:
     return {"pickle": pickled.inline(dtype, sink)}
 
 
-def build(description: Any) -> np.dtype:
+def build(description: Any) -> Any:
     """Give back a dtype; runs a pickle if there is one."""
     if isinstance(description, str):
         return np.dtype(description)
     if "pickle" in description:
         dtype = pickled.loads_inline(description["pickle"])
-        if not isinstance(dtype, np.dtype):
-            raise ValueError(f"a {type(dtype).__name__} in the place of a dtype")
-        return dtype
+        if isinstance(dtype, np.dtype):
+            return dtype
+        raise ValueError(f"a {type(dtype).__name__} in the place of a dtype")
     if "base" in description:
         return np.dtype((build(description["base"]), tuple(description["shape"])))
     fields = description["fields"]
-    layout = {
+    layout: Any = {
         "names": [f["name"] for f in fields],
         "formats": [build(f["dtype"]) for f in fields],
         "offsets": [f["offset"] for f in fields],
@@ -48,7 +48,7 @@ def build(description: Any) -> np.dtype:
     return np.dtype(layout, align=description.get("aligned", False))
 
 
-def _neutral(dtype: np.dtype) -> Any:
+def _neutral(dtype: Any) -> Any:
     """Describe a dtype without a pickle, as far as that goes."""
     if dtype.subdtype is not None:
         base = _neutral(dtype.base)
@@ -65,7 +65,7 @@ def _neutral(dtype: np.dtype) -> Any:
     return {"fields": fields, "itemsize": dtype.itemsize} | ({"aligned": True} if dtype.isalignedstruct else {})
 
 
-def _same(a: np.dtype, b: np.dtype) -> bool:
+def _same(a: Any, b: Any) -> bool:
     """Compare what ``==`` leaves out, too: metadata, alignment, the scalar type."""
     if (a, a.str, a.type, a.isalignedstruct, a.metadata) != (b, b.str, b.type, b.isalignedstruct, b.metadata):
         return False

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from ckpt_spill.store.frames import arrays, arrow, pickled, small
 from ckpt_spill.store.frames.buffers import Sink, Source
+from ckpt_spill.store.frames.untyped import pa
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ckpt_spill.store.frames.buffers import Description, Plan
 
+_TIMES = (pd.arrays.DatetimeArray, pd.arrays.TimedeltaArray)
 _MANY_CHUNKS = 16
 _SMALL_CHUNK = 1 << 16
 
@@ -40,13 +41,11 @@ def plan(description: Description, source: Source) -> Plan:
     return _PLANNERS[description["kind"]](description, source)
 
 
-def as_numpy(array: Any) -> np.ndarray | None:
+def as_numpy(array: Any) -> Any:
     """Return the numpy array behind a pandas array that is no more than that."""
     if type(array) is pd.arrays.NumpyExtensionArray:
         return array.to_numpy()
-    if type(array) is pd.arrays.TimedeltaArray or (
-        type(array) is pd.arrays.DatetimeArray and isinstance(array.dtype, np.dtype)
-    ):
+    if type(array) in _TIMES and isinstance(array.dtype, np.dtype):
         return array.asi8.view(array.dtype)
     return None
 
@@ -128,7 +127,7 @@ def _plan_period(description: Description, source: Source) -> Plan:
 
 
 def _describe_arrow(array: Any, sink: Sink) -> Description:
-    found = {"kind": "arrow"}
+    found: Description = {"kind": "arrow"}
     if isinstance(array.dtype, pd.StringDtype):
         found["string"] = describe_string(array.dtype)
     return found | describe_chunked(array.__arrow_array__(), sink)
@@ -137,7 +136,7 @@ def _describe_arrow(array: Any, sink: Sink) -> Description:
 def _plan_arrow(description: Description, source: Source) -> Plan:
     chunked = plan_chunked(description, source)
     if "string" in description:
-        dtype = build_string(description["string"])
+        dtype: Any = build_string(description["string"])
         return lambda: dtype.__from_arrow__(chunked())
     return lambda: pd.arrays.ArrowExtensionArray(chunked())
 

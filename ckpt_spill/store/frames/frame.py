@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from pandas.api.internals import create_dataframe_from_blocks
 
 from ckpt_spill.store.frames import extension, index, labelled, pickled, stacks
 from ckpt_spill.store.frames.buffers import Sink, Source, count
+from ckpt_spill.store.frames.untyped import create_dataframe_from_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable
@@ -27,16 +27,15 @@ class UnknownColumnError(KeyError):
 
 def describe(frame: pd.DataFrame, sink: Sink) -> Description:
     """Describe a frame; the labels of its columns are inline, so that columns can be found before anything is read."""
+    found: Description = {"kind": "frame", "rows": len(frame)}
+    with sink.at("the index"):
+        found["index"] = index.describe(frame.index, sink)
     labels = Sink()
-    found: Description = {
-        "kind": "frame",
-        "rows": len(frame),
-        "index": index.describe(frame.index, sink),
-        "columns": index.describe(frame.columns, labels, few=None),
-        "parts": _describe_parts(frame, sink),
-    }
+    with labels.at("the column labels"):
+        found["columns"] = index.describe(frame.columns, labels, few=None)
+    found["parts"] = _describe_parts(frame, sink)
     if labels.buffers:
-        found["inline"] = [base64.b64encode(np.ascontiguousarray(b)).decode() for b in labels.buffers]
+        found["inline"] = [base64.b64encode(b.tobytes()).decode() for b in labels.buffers]
     return found | labelled.describe(frame, sink)
 
 
@@ -53,7 +52,7 @@ def plan(description: Description, source: Source, columns: Collection[Hashable]
     rows_index = index.plan(description["index"], source)
     finish = labelled.plan(description, source)
 
-    def build() -> pd.DataFrame:
+    def build() -> Any:
         names = labels()
         if len(names) != width:
             raise ValueError(f"{len(names)} labels for {width} columns")
@@ -97,9 +96,8 @@ def _describe_parts(frame: pd.DataFrame, sink: Sink) -> list[Description]:
         elif values.dtype.kind in _STACKED and values.dtype.metadata is None:
             stacked.setdefault(values.dtype.str, {})[i] = values
             continue
-        sink.where = f"column {label!r}: "
-        parts.append({"kind": "column", "at": i, "data": index.describe_values(values, sink)})
-        sink.where = ""
+        with sink.at(f"column {label!r}"):
+            parts.append({"kind": "column", "at": i, "data": index.describe_values(values, sink)})
     return [stacks.describe(columns, sink) for columns in stacked.values()] + parts
 
 

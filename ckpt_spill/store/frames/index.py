@@ -27,7 +27,7 @@ CLASSES = (*_PLAIN, pd.RangeIndex, pd.MultiIndex)
 _FEW = 64
 
 
-def describe(index: pd.Index, sink: Sink, *, few: int | None = _FEW) -> Description:
+def describe(index: Any, sink: Sink, *, few: int | None = _FEW) -> Description:
     """Describe an index; up to ``few`` plain labels inline, any number for None."""
     kind = type(index)
     if kind is pd.RangeIndex:
@@ -91,7 +91,7 @@ def _plan_range(description: Description, _source: Source) -> Plan:
     return lambda: pd.RangeIndex(*ends, name=_name(description))
 
 
-def _describe_multi(index: pd.MultiIndex, sink: Sink) -> Description:
+def _describe_multi(index: Any, sink: Sink) -> Description:
     found: Description = {
         "kind": "multi",
         "levels": [describe(level, sink) for level in index.levels],
@@ -121,7 +121,7 @@ def _plan_index(description: Description, source: Source) -> Plan:
     return lambda: _finish(values(), description)
 
 
-def _describe_labels(index: pd.Index, sink: Sink, few: int | None) -> Description | None:
+def _describe_labels(index: Any, sink: Sink, few: int | None) -> Description | None:
     """Describe labels one by one if they are plain and not many."""
     text = isinstance(index.dtype, pd.StringDtype)
     if not (text or index.dtype == object) or (few is not None and len(index) > few):
@@ -136,7 +136,7 @@ def _describe_labels(index: pd.Index, sink: Sink, few: int | None) -> Descriptio
 
 
 def _plan_labels(description: Description, _source: Source) -> Plan:
-    def build() -> pd.Index:
+    def build() -> Any:
         labels = small.build(description["labels"])
         values = np.empty(len(labels), object)
         values[:] = labels
@@ -147,9 +147,9 @@ def _plan_labels(description: Description, _source: Source) -> Plan:
     return build
 
 
-def _finish(values: Any, description: Description) -> pd.Index:
+def _finish(values: Any, description: Description) -> Any:
     """Make an index of an array, whose dtype decides on the class."""
-    index = pd.Index(values, dtype=values.dtype, name=_name(description), copy=False)
+    index: Any = pd.Index(values, dtype=values.dtype, name=_name(description), copy=False)
     if "freq" in description:
         index.freq = small.build(description["freq"])
     return index
@@ -169,7 +169,7 @@ def _describe_freq(freq: Any, sink: Sink) -> Any:
     return small.describe(freq, sink)
 
 
-def _is_regular(index: pd.Index) -> bool:
+def _is_regular(index: Any) -> bool:
     """Tell whether pandas will accept the freq, if there is one, when it is set again: some of its own it would not."""
     if getattr(index, "freq", None) is None or type(index) is pd.PeriodIndex:
         return True
@@ -186,9 +186,9 @@ def _plan_pickled(description: Description, source: Source) -> Plan:
 
     def build() -> pd.Index:
         index = load()
-        if not isinstance(index, pd.Index):
-            raise ValueError(f"a {type(index).__name__} in the place of an index")
-        return index
+        if isinstance(index, pd.Index):
+            return index
+        raise ValueError(f"a {type(index).__name__} in the place of an index")
 
     return build
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ckpt_spill.errors import ReadError
 from ckpt_spill.store.frames import pickler
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def inline(value: Any, sink: Sink) -> str:
 
 def loads_inline(text: str) -> Any:
     """Load what ``inline`` made."""
-    return pickle.loads(base64.b64decode(text, validate=True))
+    return _loads(base64.b64decode(text, validate=True), [])
 
 
 def needs_pickle(description: Any) -> bool:
@@ -55,7 +56,20 @@ def plan(description: Description, source: Source) -> Plan:
         source.fill(number, stream[start : start + source.length(number)])
         start += source.length(number)
     buffers = [source.take(number) for number in found["buffers"]]
-    return lambda: pickle.loads(stream, buffers=buffers)
+    return lambda: _loads(stream.data, buffers)
+
+
+def _loads(stream: bytes | memoryview, buffers: list[np.ndarray]) -> Any:
+    """Load a pickle. It could be loaded where it was written, so what fails here is a matter of this environment."""
+    try:
+        return pickle.loads(stream, buffers=buffers)
+    except MemoryError:
+        raise
+    except Exception as e:
+        raise ReadError(
+            f"a pickled part cannot be loaded in this environment: {type(e).__name__}: {e}. Make the "
+            "modules importable that the values of this checkpoint come from."
+        ) from e
 
 
 def _add(buffer: pickle.PickleBuffer, sink: Sink) -> int:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import cloudpickle
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from ckpt_spill.errors import UnserializableError
 from ckpt_spill.store.frames import arrow
+from ckpt_spill.store.frames.untyped import pa
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ def dumps(value: Any, where: str = "", *, out_of_band: bool = True) -> Pickle:
     buffers: list[pickle.PickleBuffer] = []
     first = _Pickler(pieces, buffers.append if out_of_band else None)
     try:
-        first.dump(value)
+        first.dump(value)  # type: ignore[no-untyped-call]
     except MemoryError:
         raise
     except Exception as e:
@@ -90,7 +90,7 @@ def _prove(made: Pickle, foreign: dict[str, None], where: str) -> None:
         ) from e
     again = _Pickler(_Nowhere(), lambda _: None)
     try:
-        again.dump(copy)
+        again.dump(copy)  # type: ignore[no-untyped-call]
     except MemoryError:
         raise
     except Exception as e:
@@ -112,7 +112,7 @@ class _Pickler(cloudpickle.Pickler):
     """Takes all big arrays out of band; what belongs to ``__main__`` or a function goes by value."""
 
     def __init__(self, file: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None) -> None:
-        super().__init__(file, protocol=5, buffer_callback=buffer_callback)
+        super().__init__(file, protocol=5, buffer_callback=buffer_callback)  # type: ignore[no-untyped-call]
         #: The object that was looked at last: where pickling stopped, if it did.
         self.last: Any = None
         #: Names of the classes and functions, not trusted, that took part.
@@ -121,7 +121,7 @@ class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         """Reduce what pickle by itself would copy; note whose code takes part."""
         self.last = obj
-        kind = type(obj)
+        kind: Any = type(obj)
         reduce, named = _treatment(kind)
         if not _is_trusted(obj if named else kind):
             self.foreign[_name(obj)] = None
@@ -129,7 +129,7 @@ class _Pickler(cloudpickle.Pickler):
             reduced = reduce(obj)
             if reduced is not NotImplemented:
                 return reduced
-        return super().reducer_override(obj)
+        return super().reducer_override(obj)  # type: ignore[no-untyped-call]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -166,7 +166,7 @@ def _reduce_masked(array: np.ma.MaskedArray) -> Any:
     return np.ma.MaskedArray, masked_arguments(array)
 
 
-def masked_arguments(array: np.ma.MaskedArray) -> tuple[Any, ...]:
+def masked_arguments(array: Any) -> tuple[Any, ...]:
     """Return the arguments that make a masked array out of its data, mask, fill value and hard mask."""
     # _fill_value: the public property sets a default one, which need not fit the dtype.
     return (array.data, array.mask, None, False, True, 0, array._fill_value, True, array.hardmask, False)  # noqa: SLF001
@@ -181,10 +181,10 @@ def _reduce_arrow(array: Any) -> Any:
 
 def _reduce_arrow_backed(array: Any) -> Any:
     """Pandas joins the chunks first, a copy of everything."""
-    kind = type(array)
+    make: Any = type(array)
     if isinstance(array.dtype, pd.StringDtype):
-        kind = functools.partial(kind, dtype=array.dtype)
-    return kind, (array.__arrow_array__(),)
+        make = functools.partial(make, dtype=array.dtype)
+    return make, (array.__arrow_array__(),)
 
 
 _REDUCERS: dict[type, Callable[[Any], Any]] = {
@@ -199,7 +199,8 @@ _REDUCERS: dict[type, Callable[[Any], Any]] = {
 
 def _name(obj: Any) -> str:
     """Name a class or function, or the class of an object."""
-    named = obj if _treatment(type(obj))[1] else type(obj)
+    kind: Any = type(obj)
+    named = obj if _treatment(kind)[1] else kind
     return f"{named.__module__}.{named.__qualname__}"
 
 

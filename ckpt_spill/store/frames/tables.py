@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from ckpt_spill.store.frames import arrow, extension
+from ckpt_spill.store.frames.untyped import pa
 
 if TYPE_CHECKING:
     from ckpt_spill.store.frames.buffers import Description, Plan, Sink, Source
@@ -15,8 +14,8 @@ if TYPE_CHECKING:
 def describe(value: Any, sink: Sink) -> Description | None:
     """Describe an Arrow value, trimmed to the slice that it is; None if it is of a class not handled here."""
     if type(value) is pa.Table and value.num_columns:
-        columns = [[arrow.describe(chunk, sink) for chunk in column.chunks] for column in value.columns]
-        return {"kind": "table", "schema": arrow.describe_schema(value.schema), "columns": columns}
+        chunked = [[arrow.describe(chunk, sink) for chunk in column.chunks] for column in value.columns]
+        return {"kind": "table", "schema": arrow.describe_schema(value.schema), "columns": chunked}
     if type(value) is pa.RecordBatch and value.num_columns:
         columns = [arrow.describe(column, sink) for column in value.columns]
         return {"kind": "batch", "schema": arrow.describe_schema(value.schema), "columns": columns}
@@ -35,7 +34,7 @@ def plan_table(description: Description, source: Source) -> Plan:
         for field, chunks in zip(schema, description["columns"], strict=True)
     ]
 
-    def build() -> pa.Table:
+    def build() -> Any:
         made = [
             pa.chunked_array([chunk() for chunk in chunks], type=field.type)
             for field, chunks in zip(schema, columns, strict=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ckpt_spill.store.frames.buffers import Description, Plan, Sink, Source
 
-_DESCRIBERS: dict[type, Callable[[Any, Sink], Description]] = {
+_DESCRIBERS: dict[Any, Callable[[Any, Sink], Description]] = {
     pd.DataFrame: frame.describe,
     pd.Series: labelled.describe_series,
     np.ndarray: arrays.describe,

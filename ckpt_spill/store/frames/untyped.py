@@ -1,0 +1,9 @@
+"""What mypy cannot see: pyarrow, whose stubs are a package of their own, and a part of pandas that its stubs lack."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+pa: Any = importlib.import_module("pyarrow")
+create_dataframe_from_blocks: Any = importlib.import_module("pandas.api.internals").create_dataframe_from_blocks
