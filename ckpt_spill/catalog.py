@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from distributed import Client
 
 from ckpt_spill import tasks
-from ckpt_spill.config import Roots, as_roots, configured_roots
+from ckpt_spill.config import Roots, requested_roots
 from ckpt_spill.errors import (
     CheckpointNotFoundError,
     CkptSpillError,
@@ -116,7 +116,7 @@ def list_checkpoints(root: Roots | None = None, client: Client | None = None) ->
     list of Manifest
         One for each checkpoint, its latest generation, by name.
     """
-    return sorted(_committed(connect(client), as_roots(root), None).values(), key=lambda m: (m.name, m.id))
+    return sorted(_committed(connect(client), requested_roots(root), None).values(), key=lambda m: (m.name, m.id))
 
 
 def find(hosts: Hosts, checkpoint: str, roots: tuple[str, ...] | None) -> Manifest | None:
@@ -136,7 +136,7 @@ def resolve(source: Manifest | str | os.PathLike[str], hosts: Hosts, roots: tupl
     known = ", ".join(sorted(repr(m.name) for m in _committed(hosts, roots, None).values())[:_SHOWN]) or "none"
     raise CheckpointNotFoundError(
         f"{text!r} is neither a manifest file nor the name of a checkpoint in the stores that can be reached "
-        f"({', '.join(roots or configured_roots() or ('the default root',))}); there: {known}. Give the path of a saved "
+        f"({', '.join(roots or ('the default root',))}); there: {known}. Give the path of a saved "
         "manifest, or where the store is with root="
     )
 
@@ -189,7 +189,9 @@ def _committed(hosts: Hosts, roots: tuple[str, ...] | None, checkpoint: str | No
 def _missing(manifest: ManifestData, gone: Iterable[int]) -> MissingPartitionError:
     numbers = sorted(set(gone))
     refs = [manifest.stores[h] for h in sorted({h for n in numbers for h in manifest.partitions[n].holders})]
-    shown = ", ".join(map(str, numbers[:_SHOWN])) + (f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else "")
+    shown = ", ".join(map(str, numbers[:_SHOWN])) + (
+        f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
+    )
     return MissingPartitionError(
         f"{manifest!r}: {manifest.npartitions - len(numbers)} of {manifest.npartitions} partitions are present; missing or "
         f"out of reach: {shown}, which belong in "
@@ -202,4 +204,6 @@ def _missing(manifest: ManifestData, gone: Iterable[int]) -> MissingPartitionErr
 
 
 def _several(problems: Sequence[CkptSpillError]) -> str:
-    return "; ".join(map(str, problems[:_SHOWN])) + (f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else "")
+    return "; ".join(map(str, problems[:_SHOWN])) + (
+        f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+    )

@@ -156,7 +156,9 @@ def prepare(collections: Sequence[Any]) -> tuple[dict[Any, Any], list[Prepared]]
 def rebuild(manifest: ManifestData, roots: Roots, columns: Columns) -> Any:
     """Make the lazy collection of a manifest."""
     if manifest.kind not in _KINDS:
-        raise RefusedError(f"{manifest!r} is of a kind this release does not know: {manifest.kind!r}; install a newer one")
+        raise RefusedError(
+            f"{manifest!r} is of a kind this release does not know: {manifest.kind!r}; install a newer one"
+        )
     return _KINDS[manifest.kind][1].rebuild(manifest, roots, columns)
 
 
@@ -170,5 +172,3 @@ def _layer(manifest: ManifestData, roots: Roots, numbering: Any) -> tuple[str, H
 def _refuse_columns(manifest: ManifestData, columns: Columns) -> None:
     if columns is not None:
         raise RefusedError(f"{manifest!r} has no columns to choose from; leave out columns=")
-
-

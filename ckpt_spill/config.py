@@ -56,7 +56,8 @@ class Settings:
 
 def configured_roots() -> tuple[str, ...] | None:
     """Give the roots named by this process' configuration, unexpanded; None when there are none."""
-    return as_roots(dask.config.get("ckpt-spill.root"))
+    configured = dask.config.get("ckpt-spill.root")
+    return None if configured is None else _as_tuple(configured)
 
 
 def default_root() -> str:
@@ -65,10 +66,14 @@ def default_root() -> str:
     return os.path.join(os.path.abspath(parent), f"ckpt-spill-{os.getuid()}")
 
 
-def as_roots(root: Roots | None) -> tuple[str, ...] | None:
-    """Normalise what users give as ``root`` to a tuple of strings."""
+def requested_roots(root: Roots | None) -> tuple[str, ...] | None:
+    """Give the roots that a call asks for, else those this process configures; None leaves it to each worker."""
     if root is None:
-        return None
+        return configured_roots()
+    return _as_tuple(root)
+
+
+def _as_tuple(root: Roots) -> tuple[str, ...]:
     roots = (root,) if isinstance(root, str | os.PathLike) else tuple(root)
     if not roots:
         raise RootError("root is an empty list; leave it out for the default", problems=[])

@@ -12,6 +12,7 @@ from dask.base import get_scheduler
 from distributed import Client, as_completed
 
 from ckpt_spill.errors import CkptSpillError, RefusedError
+from ckpt_spill.tasks import errand_of
 
 LOCAL = "local"
 Call = tuple[str, Sequence[Any]]
@@ -48,7 +49,7 @@ def connect(client: Client | None, collections: Sequence[Any] = ()) -> Hosts:
 
 
 class LocalHost:
-    """This process, with one of dask's local schedulers."""
+    """No cluster: this process, with one of dask's local schedulers."""
 
     def __init__(self, get: Callable[..., Any]) -> None:
         self._get = get
@@ -119,12 +120,13 @@ class Workers:
         return answers
 
 
-async def _in_thread(function: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """Keep the disk out of the worker's event loop."""
+async def _in_thread(function: Callable[..., Any], args: Sequence[Any], dask_worker: Any) -> Any:
+    """Keep the disk out of the worker's event loop; the thread runs in a copy of this context."""
+    errand_of.set(dask_worker)
     return await asyncio.to_thread(function, *args)
 
 
 async def _in_thread_own(
     function: Callable[..., Any], calls: Mapping[str, Sequence[Sequence[Any]]], dask_worker: Any
 ) -> list[Any]:
-    return [await asyncio.to_thread(function, *args) for args in calls[dask_worker.address]]
+    return [await _in_thread(function, args, dask_worker) for args in calls[dask_worker.address]]

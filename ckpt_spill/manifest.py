@@ -134,7 +134,9 @@ class ManifestData:
             document = json.loads(content)
             version = document["ckpt-spill-manifest"]
         except (ValueError, KeyError, TypeError, RecursionError) as e:
-            raise ManifestError(f"{where} is not a manifest of ckpt_spill ({type(e).__name__}: {str(e)[:80]})") from None
+            raise ManifestError(
+                f"{where} is not a manifest of ckpt_spill ({type(e).__name__}: {str(e)[:80]})"
+            ) from None
         if version != VERSION:
             raise ManifestError(
                 f"{where} is a manifest of version {version!r}; this release knows version {VERSION}: install a newer one"
@@ -236,7 +238,9 @@ class ManifestData:
     def files(self, store: int) -> dict[int, tuple[str, int]]:
         """For each partition in one of ``stores``, the name of its file and the file's size in bytes."""
         return {
-            n: (partition_file(n, p.digest), p.stored_nbytes) for n, p in enumerate(self.partitions) if store in p.holders
+            n: (partition_file(n, p.digest), p.stored_nbytes)
+            for n, p in enumerate(self.partitions)
+            if store in p.holders
         }
 
     def __repr__(self) -> str:

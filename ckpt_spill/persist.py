@@ -21,7 +21,7 @@ from distributed import Client
 from ckpt_spill import tasks
 from ckpt_spill.catalog import Manifest, Place, find, places_of, require_present
 from ckpt_spill.collections import Prepared, kind_of, prepare
-from ckpt_spill.config import Roots, as_roots
+from ckpt_spill.config import Roots, requested_roots
 from ckpt_spill.errors import (
     CheckpointExistsError,
     ConflictError,
@@ -130,7 +130,7 @@ def persist_to_disk(
     names = _one_each(name, len(collections), "name")
     tokens = _one_each(token, len(collections), "token")
     urls = _one_each(manifest, len(collections), "manifest")
-    hosts, roots = connect(client, collections), as_roots(root)
+    hosts, roots = connect(client, collections), requested_roots(root)
     stores = _preflight(hosts, roots)
     with hosts.current():
         graph, prepared = prepare(collections)
@@ -239,7 +239,7 @@ def _one_each(value: Any, count: int, what: str) -> list[Any]:
     """Give one option for each collection."""
     if value is None:
         return [None] * count
-    values = [value] if isinstance(value, str | os.PathLike) else list(value)
+    values = list(value) if isinstance(value, list | tuple) else [value]
     if len(values) != count:
         raise RefusedError(f"{what} has to be one for each collection: {count} collections, {len(values)} given")
     for v in values:
@@ -263,7 +263,7 @@ def _write(
     records = {plan.run.run: list(plan.taken_over) for plan in plans}
     targets = {}
     for plan in (p for p in plans if not p.existing):
-        job, done = WriteJob(plan.run, roots, codec, durable), {r.partition for r in plan.taken_over}
+        job, done = WriteJob(plan.run, plan.wanted.prepared.kind, roots, codec, durable), {r.partition for r in plan.taken_over}
         for partition, key in enumerate(plan.wanted.prepared.keys):
             if partition not in done:
                 targets[f"persist_to_disk-{plan.run.run}", partition] = key, partition, job
@@ -289,7 +289,13 @@ def _kept_for_resume(hosts: Hosts, stores: Stores) -> Iterator[list[Run]]:
 
 # ------------------------------------------------------------------------------------------------------------ commit
 def _commit(
-    hosts: Hosts, stores: Stores, plan: _Plan, records: Iterable[Record], roots: tuple[str, ...] | None, *, durable: bool
+    hosts: Hosts,
+    stores: Stores,
+    plan: _Plan,
+    records: Iterable[Record],
+    roots: tuple[str, ...] | None,
+    *,
+    durable: bool,
 ) -> Manifest:
     """Make every file durable on every store, and only then write the manifest, which is what counts."""
     wanted = plan.wanted

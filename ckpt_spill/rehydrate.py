@@ -10,7 +10,7 @@ from distributed import Client
 
 from ckpt_spill.catalog import Manifest, require_present, resolve
 from ckpt_spill.collections import rebuild
-from ckpt_spill.config import Roots, as_roots
+from ckpt_spill.config import Roots, requested_roots
 from ckpt_spill.hosts import connect
 from ckpt_spill.persist import persist_to_disk
 
@@ -67,7 +67,7 @@ def rehydrate(
     >>> ddf = cs.rehydrate("by-order.json")  # doctest: +SKIP
     >>> ddf["l_extendedprice"].sum().compute()  # doctest: +SKIP
     """
-    hosts, roots = connect(client), as_roots(root)
+    hosts, roots = connect(client), requested_roots(root)
     found = resolve(manifest, hosts, roots)
     require_present(hosts, found, roots)
     return rebuild(found, roots, columns)

@@ -7,19 +7,28 @@ Arguments and results are small and picklable.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
+import functools
 import os
 import socket
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from distributed import get_worker
+from distributed.sizeof import safe_sizeof
+
 from ckpt_spill.config import Settings
-from ckpt_spill.errors import CkptSpillError, DiskFullError, MissingPartitionError, ReadError, UnserializableError
+from ckpt_spill.errors import CkptSpillError, DiskFullError, MissingPartitionError, ReadError, WriteError
 from ckpt_spill.store import partition as partition_files
 from ckpt_spill.store.partition import CodecName, Identity, Written
 from ckpt_spill.store.preflight import check_root
 from ckpt_spill.store.runs import Run, parse_partition_file
 from ckpt_spill.store.store import Store, find_store
+
+
+errand_of: contextvars.ContextVar[Any] = contextvars.ContextVar("errand_of", default=None)
+"""The worker that runs an errand; dask tells only tasks where they run."""
 
 
 class Record(NamedTuple):
@@ -40,6 +49,7 @@ class WriteJob:
     """What all write tasks of a collection share."""
 
     run: Run
+    kind: str
     roots: tuple[str, ...] | None
     codec: CodecName
     durable: bool
@@ -79,35 +89,41 @@ class ReadJob:
 def write_partition(value: Any, partition: int, job: WriteJob) -> Record:
     """Write one partition into the first root that has room, starting with another root for each partition."""
     settings = _settings(job.roots)
+    if job.kind == "bag" and not hasattr(value, "__len__"):
+        value = list(value)  # an iterator can be read once, and has no other representation
+    first = partition % len(settings.roots)
+    *others, last = settings.roots[first:] + settings.roots[:first]
+    with _naming(partition, job):
+        for root in others:
+            with contextlib.suppress(DiskFullError):
+                return _write_to(root, value, partition, job, settings)
+        return _write_to(last, value, partition, job, settings)
+
+
+def _write_to(root: str, value: Any, partition: int, job: WriteJob, settings: Settings) -> Record:
+    store = Store.create(root)
     identity = Identity(job.run.checkpoint, job.run.generation, partition)
-    if hasattr(value, "__next__"):
-        value = list(value)  # a bag's partition may be an iterator, which has no other representation
-    full: DiskFullError | None = None
-    for n in range(len(settings.roots)):
-        root = settings.roots[(partition + n) % len(settings.roots)]
-        try:
-            store = Store.create(root)
-            written = store.publish(
-                job.run,
-                partition,
-                lambda fd: partition_files.write(
-                    fd, value, identity, codec=job.codec, threads=settings.threads, durable=job.durable
-                ),
-                needed=_size_of(value),
-            )
-        except DiskFullError as e:
-            full = e
-        except UnserializableError as e:
-            raise UnserializableError(
-                f"partition {partition} of checkpoint {job.run.checkpoint!r}: {e}", partition=partition, **e.details
-            ) from e
-        else:
-            return _record(job.run, partition, store, written)
-    assert full is not None
-    raise DiskFullError(
-        f"partition {partition} of checkpoint {job.run.checkpoint!r}, worker {_worker_name()}: {full}",
-        **{**full.details, "partition": partition, "worker": _worker_name()},
-    ) from full
+    write = functools.partial(
+        partition_files.write,
+        value=value,
+        identity=identity,
+        codec=job.codec,
+        threads=settings.threads,
+        durable=job.durable,
+    )
+    written = store.publish(job.run, partition, write, needed=safe_sizeof(value))
+    return _record(job.run, partition, store, written)
+
+
+@contextlib.contextmanager
+def _naming(partition: int, job: WriteJob) -> Iterator[None]:
+    """Say in an error which partition and worker it is about."""
+    try:
+        yield
+    except WriteError as e:
+        worker = _worker_name()
+        details = {**e.details, "partition": partition, "worker": worker}
+        raise type(e)(f"partition {partition} of checkpoint {job.run.checkpoint!r}, {worker}: {e}", **details) from e
 
 
 def read_partition(job: ReadJob, partition: int, digest: bytes, holders: Sequence[int]) -> Any:
@@ -152,7 +168,7 @@ def _missing(
             here |= {parse_partition_file(name) for name in store.present(job.run)}
     return MissingPartitionError(
         f"partition {partition} of checkpoint {job.run.checkpoint!r} (generation {job.run.generation}) cannot be read by "
-        f"worker {_worker_name()} on host {socket.gethostname()}. It should be in {places}: {reason}. {len(here)} "
+        f"{_worker_name()} on host {socket.gethostname()}. It should be in {places}: {reason}. {len(here)} "
         "other partition files of it are in reach here. If the disk is mounted elsewhere now, say where with "
         "rehydrate(..., root=...); if the files are gone, make the checkpoint again from its source",
         partitions=[partition],
@@ -186,8 +202,8 @@ def survey(roots: tuple[str, ...] | None) -> Survey:
 
 
 def discover(roots: tuple[str, ...] | None, named: Sequence[str] = ()) -> dict[str, str]:
-    """Stores this worker can reach, by id: in its configured roots, in ``roots`` and in those a manifest names."""
-    found = {}
+    """Find the stores this worker can reach, by id: in its configured roots, in ``roots`` and in those a manifest names."""
+    found: dict[str, str] = {}
     for root in dict.fromkeys((*_settings(roots).roots, *_settings(None).roots, *named)):
         if store := Store.open(root):
             found.setdefault(store.id, root)
@@ -195,7 +211,7 @@ def discover(roots: tuple[str, ...] | None, named: Sequence[str] = ()) -> dict[s
 
 
 def manifests(roots: Sequence[str], checkpoint: str | None) -> list[bytes]:
-    """Committed manifests of one checkpoint, or of all, in some stores."""
+    """Read the committed manifests of one checkpoint, or of all, in some stores."""
     return [m for root in roots if (store := Store.open(root)) for m in store.manifests(checkpoint)]
 
 
@@ -263,16 +279,17 @@ def verify(root: str, run: Run, digests: Mapping[int, bytes]) -> list[CkptSpillE
 # ----------------------------------------------------------------------------------------------------- this place
 def _worker() -> Any:
     """Give the dask worker this code runs in; None in a process that is none."""
-    with contextlib.suppress(ImportError, ValueError):
-        from distributed import get_worker
-
-        return get_worker()
-    return None
+    if worker := errand_of.get():
+        return worker
+    try:
+        return get_worker()  # of the task that this thread runs
+    except ValueError:
+        return None
 
 
 def _worker_name() -> str:
     worker = _worker()
-    return str(worker.address) if worker else f"process {os.getpid()}"
+    return f"worker {worker.address}" if worker else f"process {os.getpid()}"
 
 
 def _settings(roots: tuple[str, ...] | None) -> Settings:
@@ -286,7 +303,3 @@ def _scratch() -> list[str]:
     return [os.path.dirname(worker.local_directory)] if worker else []
 
 
-def _size_of(value: Any) -> int:
-    from dask.sizeof import sizeof
-
-    return int(sizeof(value))

@@ -72,7 +72,9 @@ class Store:
                     os.link(name, os.path.join(root, MARKER))
             sync_directory(root)
             if cls.open(root) is None:
-                raise ConflictError(f"{os.path.join(root, MARKER)} is not a marker of ours; give another root", path=root)
+                raise ConflictError(
+                    f"{os.path.join(root, MARKER)} is not a marker of ours; give another root", path=root
+                )
         return store
 
     # ------------------------------------------------------------------------------------------------- writing
@@ -191,7 +193,9 @@ class Store:
         """Regular files of a run's directory and their sizes; links do not count."""
         try:
             with os.scandir(self.run_path(run)) as entries:
-                return {e.name: e.stat(follow_symlinks=False).st_size for e in entries if e.is_file(follow_symlinks=False)}
+                return {
+                    e.name: e.stat(follow_symlinks=False).st_size for e in entries if e.is_file(follow_symlinks=False)
+                }
         except FileNotFoundError:
             return {}
 

@@ -1,0 +1,281 @@
+"""The store: identity, publishing, runs; and the checks of a root."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import threading
+
+import numpy as np
+import pytest
+
+import ckpt_spill as cs
+from ckpt_spill.store import partition as partition_files
+from ckpt_spill.store.files import TEMPORARY, full_disk_errors, make_directory, write_atomic
+from ckpt_spill.store.partition import Identity
+from ckpt_spill.store.preflight import check_root, file_system
+from ckpt_spill.store.runs import Run, parse_partition_file, partition_file, slug
+from ckpt_spill.store.store import MARKER, Store, find_store
+
+RUN = Run("name", 1, "0" * 16, "0" * 8)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store.create(str(tmp_path / "root"))
+
+
+def publish(store, run, number, value):
+    identity = Identity(run.checkpoint, run.generation, number)
+    return store.publish(run, number, lambda fd: partition_files.write(fd, value, identity), needed=100)
+
+
+def files_below(path):
+    return sorted(os.path.join(d, f) for d, _, fs in os.walk(path) for f in fs)
+
+
+class TestIdentity:
+    def test_created_once(self, tmp_path):
+        """Whoever comes first makes the store; all others open the same one."""
+        barrier, ids = threading.Barrier(8), []
+
+        def create():
+            barrier.wait()
+            ids.append(Store.create(str(tmp_path / "root")).id)
+
+        threads = [threading.Thread(target=create) for _ in range(8)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        assert len(ids) == 8
+        assert len(set(ids)) == 1
+        assert os.listdir(tmp_path / "root") == [MARKER]
+
+    def test_follows_the_directory(self, store, tmp_path):
+        """The id is the directory's: it moves with it, and a new directory has another."""
+        os.rename(store.root, tmp_path / "moved")
+        assert Store.open(store.root) is None
+        assert Store.create(store.root).id != store.id
+        assert find_store(store.id, [store.root, str(tmp_path / "moved")]).root == str(tmp_path / "moved")
+
+    @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\x80\x05.", b'{"store"', b"null"])
+    def test_damaged_marker(self, tmp_path, content):
+        """A marker that is none is no store, and is not replaced."""
+        (tmp_path / MARKER).write_bytes(content)
+        assert Store.open(str(tmp_path)) is None
+        with pytest.raises(cs.ConflictError, match="not a marker"):
+            Store.create(str(tmp_path))
+        assert (tmp_path / MARKER).read_bytes() == content
+
+    def test_marker_is_no_link(self, store, tmp_path):
+        """A link in the marker's place is not followed."""
+        other = tmp_path / "other"
+        other.mkdir()
+        os.symlink(os.path.join(store.root, MARKER), other / MARKER)
+        assert Store.open(str(other)) is None
+
+
+class TestPublish:
+    def test_all_or_nothing(self, store):
+        """A file has its name only when it is whole; a failure leaves nothing."""
+
+        def broken(fd):
+            os.write(fd, b"half")
+            raise RuntimeError("in the middle")
+
+        with pytest.raises(RuntimeError):
+            store.publish(RUN, 0, broken, needed=1)
+        assert files_below(store.run_path(RUN)) == []
+        publish(store, RUN, 0, np.arange(3))
+        assert [parse_partition_file(os.path.basename(f)) for f in files_below(store.run_path(RUN))] == [0]
+
+    def test_attempts_do_not_collide(self, store):
+        """Two attempts with other content are two files, each whole."""
+        one, two = publish(store, RUN, 0, np.arange(3)), publish(store, RUN, 0, np.arange(4))
+        identity = Identity("name", 1, 0)
+        for attempt, length in ((one, 3), (two, 4)):
+            path = store.partition_path(RUN, 0, attempt.digest)
+            assert len(partition_files.read(path, identity, attempt.digest, threads=1)) == length
+
+    @pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])
+    def test_modes(self, tmp_path, umask):
+        """Directories are 0700 and files 0600 whatever the umask."""
+        before = os.umask(umask)
+        try:
+            store = Store.create(str(tmp_path / "a" / "root"))
+            store.begin(RUN, b"{}")
+            publish(store, RUN, 0, np.arange(3))
+            store.commit(RUN, b"{}", durable=True)
+        finally:
+            os.umask(before)
+        for directory, _, files in os.walk(tmp_path / "a"):
+            assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
+            for f in files:
+                assert stat.S_IMODE(os.stat(os.path.join(directory, f)).st_mode) == 0o600
+
+
+class TestRuns:
+    def test_names_are_safe(self):
+        """Directory names are short, readable, unique and made of harmless characters."""
+        names = ["a", "A", "../../etc", "a/b", "a b", "é" * 400, "x" * 400, ".", "-rf", "a\0b", "\ud800", "a\n"]
+        slugs = [slug(n) for n in names]
+        assert len(set(slugs)) == len({s.lower() for s in slugs}) == len(names)
+        for s in slugs:
+            assert len(s) <= 64
+            assert s.isascii()
+            assert not set(s) & set("/\\ \n\0")
+            assert s[0] not in ".-"
+
+    def test_names_are_read_back(self):
+        """What a name says is what it was made of; other names say nothing."""
+        assert Run.parse("name", RUN.directory) == RUN
+        assert parse_partition_file(partition_file(123456789, bytes(32))) == 123456789
+        for name in ("", "x", "g1-0-0", RUN.directory + "x", "part.99.bin", "00000001-xyz.part", "tmp-0000"):
+            assert Run.parse("name", name) is None
+            assert parse_partition_file(name) is None
+
+    def test_adopt_takes_only_sound_files_of_the_same_content(self, store):
+        """A resume links what verifies; damaged, foreign and other runs' files are left."""
+        for n in range(3):
+            written = publish(store, RUN, n, np.arange(n + 3000))
+        path = store.partition_path(RUN, 2, written.digest)
+        with open(path, "r+b") as f:
+            f.seek(40)
+            f.write(b"\xff\xff\xff")
+        publish(store, Run("name", 1, "f" * 16, "1" * 8), 5, np.arange(3))
+        publish(store, Run("name", 2, "0" * 16, "2" * 8), 6, np.arange(3))
+        os.symlink(path, os.path.join(store.run_path(RUN), partition_file(7, bytes(32))))
+        mine = Run("name", 1, "0" * 16, "3" * 8)
+        adopted = dict(store.adopt(mine, threads=1))
+        assert sorted(adopted) == [0, 1]
+        for n, written in adopted.items():
+            identity = Identity("name", 1, n)
+            assert (
+                len(partition_files.read(store.partition_path(mine, n, written.digest), identity, written.digest))
+                == n + 3000
+            )
+        store.remove(RUN)
+        assert sorted(store.present(mine)) == sorted(partition_file(n, w.digest) for n, w in adopted.items())
+
+    def test_seal_keeps_what_counts(self, store):
+        """Leftovers of lost attempts and half files go, the result stays; what is missing is told, nothing removed."""
+        kept, lost = publish(store, RUN, 0, np.arange(3)), publish(store, RUN, 0, np.arange(4))
+        half = os.path.join(store.run_path(RUN), TEMPORARY + "1234")
+        open(half, "w").close()
+        name = partition_file(0, kept.digest)
+        assert store.seal(RUN, {name: 1}, durable=True) == [name]
+        assert os.path.exists(half)
+        assert store.seal(RUN, {name: kept.stored_nbytes}, durable=True) == []
+        assert files_below(store.run_path(RUN)) == [store.partition_path(RUN, 0, kept.digest)]
+        assert lost.digest != kept.digest
+
+    def test_remove(self, store, tmp_path):
+        """Removing the last run removes the store, twice without error; what is not ours stays."""
+        foreign = os.path.join(store.root, "precious.txt")
+        open(foreign, "w").close()
+        other = Run("other", 1, "0" * 16, "0" * 8)
+        publish(store, RUN, 0, np.arange(3))
+        publish(store, other, 0, np.arange(3))
+        store.commit(RUN, b"{}", durable=False)
+        store.remove(RUN)
+        store.remove(RUN)
+        assert store.runs("name") == []
+        assert store.runs("other") == [other]
+        assert Store.open(store.root) == store
+        store.remove(other)
+        assert files_below(store.root) == [foreign]
+
+
+class TestFiles:
+    def test_write_atomic_replaces(self, tmp_path):
+        """The new content is there or the old one, and no temporary file."""
+        path = str(tmp_path / "f")
+        write_atomic(path, b"one", durable=True)
+        write_atomic(path, b"two", durable=False)
+        assert (tmp_path / "f").read_bytes() == b"two"
+        assert os.listdir(tmp_path) == ["f"]
+
+    def test_full_disk_is_explained(self, tmp_path):
+        """No space becomes an error that says where, how much was wanted and what is free; other errors pass."""
+        with pytest.raises(cs.DiskFullError, match=r"no room in .* 12,345 bytes .* bytes are free") as e:
+            with full_disk_errors(str(tmp_path), 12345):
+                raise OSError(28, "No space left on device")
+        assert (e.value.path, e.value.needed) == (str(tmp_path), 12345)
+        with pytest.raises(PermissionError):
+            with full_disk_errors(str(tmp_path), 1):
+                raise PermissionError(13, "no")
+
+
+class TestPreflight:
+    def check(self, root, **options):
+        return check_root(str(root), **{"min_free": 0, "scratch": []} | options)
+
+    def test_good(self, tmp_path):
+        """A directory of ours, or one that can be made, is a root."""
+        store, problems, warnings = self.check(tmp_path / "new" / "root")
+        assert (problems, warnings) == ([], [])
+        assert store == Store.open(str(tmp_path / "new" / "root"))
+
+    def test_world_writable(self, tmp_path):
+        """A directory everybody may write in is refused, with the way out."""
+        tmp_path.chmod(0o1777)
+        store, problems, _ = self.check(tmp_path)
+        assert store is None
+        assert "everybody may write" in problems[0]
+        assert str(tmp_path / "ckpt") in problems[0]
+
+    def test_not_ours(self, tmp_path):
+        """A directory of another user is refused by its owner's number."""
+        os.chown(tmp_path, 12345, -1)
+        _, problems, _ = self.check(tmp_path)
+        assert "belongs to user 12345" in problems[0]
+
+    def test_not_a_directory(self, tmp_path):
+        """A file is no root."""
+        (tmp_path / "f").touch()
+        _, problems, _ = self.check(tmp_path / "f")
+        assert len(problems) == 1
+
+    def test_cannot_be_written(self):
+        """A place where nothing can be made is refused."""
+        _, problems, _ = self.check("/proc/nope")
+        assert "cannot be written" in problems[0]
+
+    def test_inside_scratch(self, tmp_path):
+        """Dask's scratch space is refused, also through a link, before anything is made there."""
+        (tmp_path / "scratch").mkdir()
+        os.symlink(tmp_path / "scratch", tmp_path / "link")
+        for root in (tmp_path / "scratch" / "x", tmp_path / "link" / "x"):
+            _, problems, _ = self.check(root, scratch=[str(tmp_path / "scratch")])
+            assert "scratch space" in problems[0]
+        assert os.listdir(tmp_path / "scratch") == []
+
+    def test_too_little_space(self, tmp_path):
+        """Less than min-free is refused with both numbers."""
+        _, problems, _ = self.check(tmp_path, min_free=1 << 60)
+        assert "1,152,921,504,606,846,976" in problems[0]
+
+    def test_memory_backed(self, tmp_path):
+        """A tmpfs works, with a warning."""
+        if file_system("/dev/shm") != "tmpfs":
+            pytest.skip("/dev/shm is no tmpfs here")
+        root = f"/dev/shm/ckpt-spill-test-{os.getpid()}"
+        try:
+            store, problems, warnings = self.check(root)
+            assert store
+            assert problems == []
+            assert "tmpfs" in warnings[0]
+        finally:
+            subprocess.run(["rm", "-rf", root], check=True)
+
+    def test_file_system(self, tmp_path):
+        """The type is that of the mount nearest to the path."""
+        assert file_system("/proc/self/fd") == "proc"
+        assert file_system(str(tmp_path / "not" / "there")) == file_system(str(tmp_path))
+
+
+def test_make_directory_keeps_what_is_there(tmp_path):
+    """A directory that exists keeps its mode."""
+    tmp_path.chmod(0o755)
+    make_directory(str(tmp_path / "a" / "b"))
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
