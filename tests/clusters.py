@@ -36,21 +36,29 @@ def running_cluster(n_workers: int = 2, *, validate: bool = True, **options: Any
     **options
         Passed to ``LocalCluster``.
     """
+    with started(n_workers, validate=validate, **options) as cluster, Client(cluster) as client:
+        yield client
+    # A client that was closed by shutdown(), or by losing its scheduler, keeps the thread of its event loop alive.
+    client._loop_runner.stop()
+
+
+@contextlib.contextmanager
+def started(n_workers: int, *, validate: bool, **options: Any) -> Iterator[LocalCluster]:
+    """Start a cluster without any client, so that it is nobody's default."""
     options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": logging.CRITICAL} | options
     with (
         tempfile.TemporaryDirectory(prefix="workers-") as scratch,
         dask.config.set(VALIDATE if validate else {}),
         LocalCluster(n_workers=n_workers, local_directory=scratch, **options) as cluster,
-        Client(cluster) as client,
     ):
-        yield client
+        yield cluster
 
 
 @pytest.fixture(scope="session")
 def shared_cluster() -> Iterator[LocalCluster]:
     """The cluster behind ``client``: two workers, which no test may stop or change for good."""
-    with running_cluster() as client:
-        yield client.cluster
+    with started(2, validate=True) as cluster:
+        yield cluster
 
 
 @pytest.fixture
