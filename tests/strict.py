@@ -153,6 +153,8 @@ def _bits(array):
         return [_bits(array[name]) for name in array.dtype.names]
     if array.dtype == np.longdouble:  # as may the unused bytes of an 80-bit number
         return [(repr(x), math.copysign(1, x)) for x in array.ravel()]
+    if array.dtype == np.clongdouble:
+        return [_bits(array.real), _bits(array.imag)]
     return np.ascontiguousarray(array).tobytes()
 
 
