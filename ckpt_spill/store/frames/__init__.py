@@ -6,15 +6,16 @@ from; everything else is a pickle. The words are a file format: see docs/format-
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckpt_spill.store.frames import values
 from ckpt_spill.store.frames.buffers import Sink, Source
-from ckpt_spill.store.frames.frame import UnknownColumnError
+from ckpt_spill.store.frames.frame import NoColumnsError, UnknownColumnError
 from ckpt_spill.store.frames.pickled import needs_pickle
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     import numpy as np
 
@@ -64,7 +65,8 @@ class Decoding:
         ValueError
             The description and the contents of the buffers do not go together.
         """
-        return self._plan()
+        with _one_error():
+            return self._plan()
 
 
 def encode(value: Any) -> Encoded:
@@ -105,11 +107,18 @@ def decoding(description: Description, lengths: Sequence[int], columns: Sequence
     """
     source = Source(lengths)
     if columns is not None and not ("pickle" in description or description.get("kind") == "frame"):
-        raise TypeError(f"columns of a value of kind {description.get('kind')} were asked for: it has none")
-    try:
+        raise NoColumnsError(f"columns of a value of kind {description.get('kind')!r} were asked for: it has none")
+    with _one_error():
         plan = values.plan(description, source, columns)
-    except UnknownColumnError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError) as e:
-        raise ValueError(f"not the description of a value: {type(e).__name__}: {e}") from e
     return Decoding(source, plan)
+
+
+@contextlib.contextmanager
+def _one_error() -> Iterator[None]:
+    """Turn whatever a malformed description leads to into a ValueError, but not what the caller asked for amiss."""
+    try:
+        yield
+    except (UnknownColumnError, NoColumnsError):
+        raise
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, TypeError) as e:
+        raise ValueError(f"not the description of a value: {type(e).__name__}: {e}") from e

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from ckpt_spill.errors import ReadError
 from ckpt_spill.store.frames import arrays, arrow, pickled, small
 from ckpt_spill.store.frames.buffers import Sink, Source
 from ckpt_spill.store.frames.untyped import pa
@@ -85,10 +86,17 @@ def _describe_zone(zone: dt.tzinfo, sink: Sink) -> Any:
 
 def _build_zone(description: Any) -> Any:
     if "key" in description:
-        return zoneinfo.ZoneInfo(description["key"])
+        return _zone(description["key"])
     if "seconds" in description:
         return dt.timezone(dt.timedelta(seconds=description["seconds"]))
     return small.build(description)
+
+
+def _zone(key: str) -> zoneinfo.ZoneInfo:
+    try:
+        return zoneinfo.ZoneInfo(key)
+    except zoneinfo.ZoneInfoNotFoundError as e:
+        raise ReadError(f"the time zone {key!r} is not known here: install tzdata") from e
 
 
 def _describe_nullable(array: Any, sink: Sink) -> Description:

@@ -25,6 +25,10 @@ class UnknownColumnError(KeyError):
     """A column was asked for that the frame does not have."""
 
 
+class NoColumnsError(TypeError):
+    """Columns were asked for of a value that is no frame."""
+
+
 def describe(frame: pd.DataFrame, sink: Sink) -> Description:
     """Describe a frame; the labels of its columns are inline, so that columns can be found before anything is read."""
     found: Description = {"kind": "frame", "rows": len(frame)}
@@ -60,7 +64,7 @@ def plan(description: Description, source: Source, columns: Collection[Hashable]
         if len(axis) != rows:
             raise ValueError(f"an index of {len(axis)} labels for {rows} rows")
         if chosen is not None:
-            names = names[chosen]
+            names = names.take(chosen)
         made = [block for blocks_of_part in blocks for block in blocks_of_part()]
         frame = finish(create_dataframe_from_blocks(made, axis, names))
         if columns is not None and chosen is None:
@@ -82,7 +86,7 @@ def choose(labels: pd.Index, columns: Collection[Hashable]) -> list[int]:
 def select(value: Any, columns: Collection[Hashable]) -> Any:
     """Select columns of a frame that had to be read as a whole."""
     if not isinstance(value, pd.DataFrame):
-        raise TypeError(f"columns of a {type(value).__name__} were asked for: it has none")
+        raise NoColumnsError(f"columns of a {type(value).__name__} were asked for: it has none")
     return value.iloc[:, choose(value.columns, columns)]
 
 

@@ -150,10 +150,15 @@ def _is_trusted(named: Any) -> bool:
 
 
 def _reduce_ndarray(array: np.ndarray) -> Any:
-    """Numpy pickles times in band, since they cannot be exported as buffers; as integers they can."""
-    if array.dtype.kind in "mM" and array.dtype.isnative and (array.flags.c_contiguous or array.flags.f_contiguous):
+    """Numpy pickles some arrays in band, without their byte order: times, which are no buffers, and scattered items."""
+    if array.dtype.hasobject or array.dtype.kind == "T":
+        return NotImplemented
+    scattered = not (array.flags.c_contiguous or array.flags.f_contiguous)
+    if scattered:
+        array = array.copy(order="K")
+    if array.dtype.kind in "mM":
         return operator.methodcaller("view", array.dtype), (array.view(np.int64),)
-    return NotImplemented
+    return array.__reduce_ex__(5) if scattered else NotImplemented
 
 
 def _reduce_subclass(array: np.ndarray) -> Any:
@@ -168,8 +173,11 @@ def _reduce_masked(array: np.ma.MaskedArray) -> Any:
 
 def masked_arguments(array: Any) -> tuple[Any, ...]:
     """Return the arguments that make a masked array out of its data, mask, fill value and hard mask."""
-    # _fill_value: the public property sets a default one, which need not fit the dtype.
-    return (array.data, array.mask, None, False, True, 0, array._fill_value, True, array.hardmask, False)  # noqa: SLF001
+    # _fill_value: the public property sets a default one, which need not fit the dtype; no array accepts that again.
+    fill = array._fill_value  # noqa: SLF001
+    if fill is not None and np.asarray(fill).dtype != array.dtype:
+        fill = None
+    return (array.data, array.mask, None, False, True, 0, fill, True, array.hardmask, False)
 
 
 def _reduce_arrow(array: Any) -> Any:
