@@ -155,12 +155,19 @@ def read(
     FileNotFoundError
     CorruptPartitionError
         It is not the file that was written. Nothing in it has been executed.
+    KeyError, TypeError
+        There is no such column; the value has no columns.
     """
     with _opened(path) as (fd, size):
         found, _ = _read_footer(fd, size, identity, digest)
-        decoding = frames.decoding(found.description, [buffer.length for buffer in found.buffers], columns)
+        lengths = [buffer.length for buffer in found.buffers]
+        with _described():
+            decoding = frames.decoding(found.description, lengths, columns)
         _read_buffers(fd, found, decoding.destinations, decoding.pickled, threads)
-    return decoding.value()
+        if decoding.pickled:
+            return decoding.value()  # its errors may be those of the classes it loads
+        with _described():
+            return decoding.value()
 
 
 def read_footer(path: str | os.PathLike[str], identity: Identity | None, digest: bytes | None) -> Footer:
@@ -225,6 +232,15 @@ def _read_buffers(
     for number, of_blocks in digests.items():
         if footer.tree_digest(of_blocks) != found.buffers[number].digest:
             raise blocks.BlockError("fails its BLAKE3", number, None)
+
+
+@contextmanager
+def _described() -> Iterator[None]:
+    """Say of a description that makes no value that the file is at fault."""
+    try:
+        yield
+    except (ValueError, RecursionError) as error:
+        raise footer.FormatError(f"does not describe a value: {error}") from error
 
 
 @contextmanager
