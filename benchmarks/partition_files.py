@@ -1,15 +1,16 @@
 """Partition files against pandas' parquet: one partition at a time, one process, both in the same run.
 
-    python benchmarks/partition_files.py [--rounds 5] [--threads N] [--codec auto] [--scale 1.0] [--directory DIR] [--check]
+    python benchmarks/partition_files.py [--rounds 5] [--threads N] [--codec auto] [--directory DIR] [--check]
 
-Written: `DataFrame.to_parquet` with its defaults (pyarrow, snappy) followed by `fdatasync` of its file, and a partition file
-with `durable=True`. Read: `pandas.read_parquet`, and the partition file with every check on. Each round writes and reads all
-data both ways, in turns; the table has the medians of the rounds, after one round that is not counted. Before each timed step
-memory is touched and given back, so that neither side pays for the first use of memory that a virtual machine got from its host;
-`--cold` drops the page cache of the file before it is read.
+Written: `DataFrame.to_parquet` with its defaults (pyarrow, snappy) followed by `fdatasync` of its file, and a partition
+file with `durable=True`. Read: `pandas.read_parquet`, and the partition file with every check on. Each round writes and
+reads all data both ways, in turns; the table has the medians of the rounds, after one round that is not counted. Before
+each timed step memory is touched and given back, so that neither side pays for the first use of memory that a virtual
+machine gets from its host; `--fresh-memory` leaves that out. `--cold` drops a file from the page cache before it is read.
 
-The promise, over the DataFrames taken together: at least twice as fast to write and to read, at no more bytes. `--check` makes it
-the exit status. The arrays, which pandas cannot write as parquet, are compared with `numpy.save`, for information.
+The promise, over the DataFrames taken together: at least twice as fast to write and to read, at no more bytes. `--check`
+makes it the exit status. The arrays, which pandas cannot write as parquet, are compared with `numpy.save`, for
+information.
 """
 
 from __future__ import annotations
