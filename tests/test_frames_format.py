@@ -178,6 +178,30 @@ def test_offsets_that_point_outside_are_refused():
         refill(text, [wild if content == np.array([0, 2, 4], np.int32).tobytes() else content for content in contents])
 
 
+@pytest.mark.parametrize(
+    "description",
+    [
+        {"kind": "stack", "dtype": "<i8", "at": [[0, 1 << 50]]},
+        {"kind": "stack", "dtype": "<i8", "at": [[0, 1 << 20]] * 1000},
+    ],
+)
+def test_no_memory_is_taken_for_columns_that_are_not_there(description):
+    """Neither one long range of columns nor many of them are believed."""
+    text, contents = flatten(FRAME.iloc[:0])
+    with pytest.raises(ValueError, match="columns"):
+        refill(json.dumps(json.loads(text) | {"parts": [description]}), contents)
+
+
+def test_any_depth_is_survived():
+    """A description nested without end is a ValueError; whether it needs a pickle can still be told."""
+    deep = {"kind": "index", "data": {"kind": "array", "dtype": "<i8", "shape": [0], "buffer": 0}}
+    for _ in range(100_000):
+        deep = {"kind": "interval", "left": deep, "right": {"kind": "range", "stop": 0}, "closed": "left"}
+    assert not frames.needs_pickle(deep)
+    with pytest.raises(ValueError, match="not the description"):
+        frames.decoding({"kind": "series", "data": deep, "index": {"kind": "range", "stop": 0}}, [0])
+
+
 def test_a_buffer_that_does_not_exist_is_refused():
     """A description may not name a buffer beyond the last."""
     text, contents = flatten(np.arange(3))

@@ -120,6 +120,11 @@ def test_a_broadcast_axis_is_stored_once():
     assert sum(map(len, contents)) == 8
 
 
+def test_a_broadcast_array_that_can_be_written_to_returns_so():
+    """Where the original could be changed, with all items of an axis at once, the one that is read can, too."""
+    assert through_bytes(NEUTRAL["broadcast and writeable"]).flags.writeable
+
+
 def test_a_window_does_not_bring_its_base():
     """A small part of a large array is stored at its own size."""
     _, contents = flatten(np.arange(1_000_000)[10:30].reshape(4, 5))

@@ -120,5 +120,5 @@ def _one_error() -> Iterator[None]:
         yield
     except (UnknownColumnError, NoColumnsError):
         raise
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, TypeError) as e:
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError) as e:
         raise ValueError(f"not the description of a value: {type(e).__name__}: {e}") from e

@@ -21,8 +21,8 @@ def describe(array: np.ndarray, sink: Sink) -> Description:
         return pickled.describe(array, sink)
     found: Description = {"kind": "array", "dtype": dtypes.describe(array.dtype, sink), "shape": list(array.shape)}
     once = [axis for axis in range(array.ndim) if array.shape[axis] > 1 and array.strides[axis] == 0]
-    if once:
-        found |= {"once": once, "writeable": array.flags.writeable}
+    if once and not array.flags.writeable:
+        found["once"] = once
         array = array[tuple(slice(0, 1) if axis in once else slice(None) for axis in range(array.ndim))]
     order = _order(array)
     if order != sorted(order):
@@ -57,10 +57,7 @@ def plan(description: Description, source: Source) -> Plan:
         if memory.nbytes != math.prod(stored) * dtype.itemsize or not dtypes.is_raw(dtype):
             raise ValueError(f"{memory.nbytes} bytes are no array of shape {tuple(stored)} and dtype {dtype}")
         array = np.ndarray([stored[axis] for axis in order], dtype, memory).transpose(inverse)
-        if once:
-            array = np.broadcast_to(array, shape)
-            return array.copy() if description["writeable"] else array
-        return array
+        return np.broadcast_to(array, shape) if once else array
 
     return build
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Kinds of numpy dtypes whose columns pandas holds in blocks of raw items.
 _STACKED = "biufcmM"
+#: A description of a few bytes may not call for memory without bound.
+_MOST_COLUMNS = 1 << 24
 
 
 class UnknownColumnError(KeyError):
@@ -31,6 +33,8 @@ class NoColumnsError(TypeError):
 
 def describe(frame: pd.DataFrame, sink: Sink) -> Description:
     """Describe a frame; the labels of its columns are inline, so that columns can be found before anything is read."""
+    if frame.shape[1] > _MOST_COLUMNS:
+        return pickled.describe(frame, sink)
     found: Description = {"kind": "frame", "rows": len(frame)}
     with sink.at("the index"):
         found["index"] = index.describe(frame.index, sink)
@@ -107,6 +111,8 @@ def _describe_parts(frame: pd.DataFrame, sink: Sink) -> list[Description]:
 
 def _check_positions(parts: list[Description]) -> int:
     """Check that each column is described once; return how many there are."""
+    if sum(stacks.width(part) if part["kind"] == "stack" else 1 for part in parts) > _MOST_COLUMNS:
+        raise ValueError("a frame of more columns than this format provides for")
     at = sorted(i for part in parts for i in (stacks.positions(part) if part["kind"] == "stack" else [part["at"]]))
     if at != list(range(len(at))):
         raise ValueError("the columns of a frame overlap or leave gaps")

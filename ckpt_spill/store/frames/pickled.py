@@ -39,9 +39,16 @@ def loads_inline(text: str) -> Any:
 
 def needs_pickle(description: Any) -> bool:
     """Tell whether a description, or any part of one, is a pickle."""
-    if isinstance(description, dict):
-        return "pickle" in description or any(map(needs_pickle, description.values()))
-    return isinstance(description, list) and any(map(needs_pickle, description))
+    left = [description]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            if "pickle" in part:
+                return True
+            left.extend(part.values())
+        elif isinstance(part, list):
+            left.extend(part)
+    return False
 
 
 def plan(description: Description, source: Source) -> Plan:

@@ -36,9 +36,14 @@ def describe(columns: dict[int, np.ndarray], sink: Sink) -> Description:
     return found
 
 
+def width(description: Description) -> int:
+    """Return how many columns are in a stack."""
+    return sum(count(stop - count(start)) for start, stop in description["at"])
+
+
 def positions(description: Description) -> list[int]:
     """Return where in the frame the columns of a stack belong."""
-    return [i for start, stop in description["at"] for i in range(count(start), count(stop))]
+    return [i for start, stop in description["at"] for i in range(start, stop)]
 
 
 def plan(
