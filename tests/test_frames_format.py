@@ -170,12 +170,33 @@ def _mangled(description):
                 yield [*description[:i], inner, *description[i + 1 :]]
 
 
-def test_offsets_that_point_outside_are_refused():
+@pytest.mark.parametrize("wild", [[0, 2, 1 << 20], [0, 1 << 20, 4], [0, -5, 4], [-5, 2, 4]])
+@pytest.mark.parametrize("array", [pa.array(["aa", "bb"]), pa.array([[1, 2], [3, 4]])])
+def test_offsets_that_point_outside_are_refused(array, wild):
     """Arrow data whose offsets leave their buffer are not handed to Arrow's kernels."""
-    text, contents = flatten(pa.array(["aa", "bb"]))
-    wild = np.array([0, 2, 1 << 20], np.int32).tobytes()
+    text, contents = flatten(array)
+    tame, wild = (np.array(offsets, np.int32).tobytes() for offsets in ([0, 2, 4], wild))
+    assert tame in contents
     with pytest.raises(ValueError, match="ffset"):
-        refill(text, [wild if content == np.array([0, 2, 4], np.int32).tobytes() else content for content in contents])
+        refill(text, [wild if content == tame else content for content in contents])
+
+
+@pytest.mark.parametrize("code", [2, 100, -2])
+@pytest.mark.parametrize(
+    "value",
+    [
+        pd.Series(pd.Categorical.from_codes([0, 1, 0, 1, 1], ["a", "b"])),
+        pd.MultiIndex([["a", "b"]], [np.array([0, 1, 0, 1, 1], "i1")]),
+        pa.DictionaryArray.from_arrays(pa.array([0, 1, 0, 1, 1], pa.int8()), pa.array(["a", "b"])),
+    ],
+)
+def test_codes_that_point_outside_are_refused(value, code):
+    """Neither are codes beyond the labels they stand for."""
+    text, contents = flatten(value)
+    tame, wild = (np.array(codes, "i1").tobytes() for codes in ([0, 1, 0, 1, 1], [0, 1, code, 1, 1]))
+    assert tame in contents
+    with pytest.raises(ValueError, match=r"codes|Index"):
+        refill(text, [wild if content == tame else content for content in contents])
 
 
 @pytest.mark.parametrize(

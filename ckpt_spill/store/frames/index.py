@@ -106,14 +106,19 @@ def _plan_multi(description: Description, source: Source) -> Plan:
     codes = [arrays.plan(d, source) for d in description["codes"]]
 
     def build() -> pd.MultiIndex:
-        return pd.MultiIndex(
-            levels=[level() for level in levels],
-            codes=[c() for c in codes],
-            names=[small.build(name) for name in description["names"]],
-            sortorder=description.get("sortorder"),
-        )
+        made = [level() for level in levels]
+        places = [_check_codes(c(), len(level)) for c, level in zip(codes, made, strict=True)]
+        names = [small.build(name) for name in description["names"]]
+        # What pandas would verify, and perhaps change, it verified when the index was made.
+        return pd.MultiIndex(made, places, description.get("sortorder"), names, verify_integrity=False)
 
     return build
+
+
+def _check_codes(codes: np.ndarray, labels: int) -> Any:
+    if codes.dtype.kind != "i" or (codes.size and not -1 <= codes.min() <= codes.max() < labels):
+        raise ValueError(f"codes that point outside of a level of {labels} labels")
+    return codes
 
 
 def _plan_index(description: Description, source: Source) -> Plan:
