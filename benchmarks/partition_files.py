@@ -6,7 +6,7 @@ Written: `DataFrame.to_parquet` with its defaults (pyarrow, snappy) followed by 
 file with `durable=True`. Read: `pandas.read_parquet`, and the partition file with every check on. Each round writes and
 reads all data both ways, in turns; the table has the medians of the rounds, after one round that is not counted. Before
 each timed step memory is touched and given back, so that neither side pays for the first use of memory that a virtual
-machine gets from its host; `--fresh-memory` leaves that out. `--cold` drops a file from the page cache before it is read.
+machine gets from its host; `--fresh-memory` leaves that out. `--cold` drops a file from the page cache before reading.
 
 The promise, over the DataFrames taken together: at least twice as fast to write and to read, at no more bytes. `--check`
 makes it the exit status. The arrays, which pandas cannot write as parquet, are compared with `numpy.save`, for

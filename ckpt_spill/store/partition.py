@@ -164,8 +164,6 @@ def read(
         with _described():
             decoding = frames.decoding(found.description, lengths, columns)
         _read_buffers(fd, found, decoding.destinations, decoding.pickled, threads)
-        if decoding.pickled:
-            return decoding.value()  # its errors may be those of the classes it loads
         with _described():
             return decoding.value()
 
