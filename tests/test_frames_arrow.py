@@ -72,6 +72,12 @@ def test_arrays_return(name, where):
     assert not needs_pickle(array)
 
 
+def test_an_index_into_nothing_returns():
+    """A null struct has a child that points into an empty dictionary; nobody sees it."""
+    array = pa.array([None], pa.struct({"a": pa.dictionary(pa.int16(), pa.int32())}))
+    assert diff(array, through_bytes(array)) == []
+
+
 @pytest.mark.parametrize("name", ARRAYS)
 def test_chunks_return(name):
     """Chunks stay chunks, empty ones included."""

@@ -53,7 +53,9 @@ def describe(array: Any, sink: Sink) -> Description:
     if isinstance(kind, pa.ExtensionType):
         return {"storage": describe(array.storage, sink)}
     if pa.types.is_dictionary(kind):
-        return {"indices": describe(array.indices, sink), "dictionary": describe(array.dictionary, sink)}
+        # Under the nulls of a parent Arrow writes index 0, also where there is nothing to point at.
+        indices = array.indices if len(array.dictionary) else pa.nulls(len(array), kind.index_type)
+        return {"indices": describe(indices, sink), "dictionary": describe(array.dictionary, sink)}
     if pa.types.is_null(kind):
         return {"length": len(array)}
     layout = _layout(kind)
