@@ -8,6 +8,7 @@ import zoneinfo
 import dateutil.tz
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from tests.strict import diff
@@ -197,6 +198,7 @@ FRAMES = {
             "long": np.array([1, 2], np.longdouble) / 3,
         }
     ),
+    "big-endian columns": pd.DataFrame({i: np.arange(3, dtype=(">i2", "<i2", ">f8")[i % 3]) for i in range(6)}),
     "objects beside numbers": pd.DataFrame({"o": [{1}, None], "n": [1, 2], "p": [b"x", []]}),
 }
 
@@ -207,6 +209,14 @@ def test_frames_return(name):
     frame = FRAMES[name]
     for value in (frame, frame.iloc[::-2], frame.iloc[:, ::-1], frame.iloc[:0]):
         assert diff(value, through_bytes(value)) == []
+
+
+def test_a_series_with_a_name_that_pandas_forbids_returns():
+    """A column taken from a frame whose labels are lists has a list for its name."""
+    labels = pd.Index(pd.array([[1], [2]], dtype=pd.ArrowDtype(pa.list_(pa.int8()))))
+    series = pd.DataFrame([[1, 2]], columns=labels).iloc[:, 0]
+    assert isinstance(series.name, list)
+    assert diff(series, through_bytes(series)) == []
 
 
 def test_subclasses_return():

@@ -66,8 +66,10 @@ def _neutral(dtype: Any) -> Any:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Compare what ``==`` leaves out, too: metadata, alignment, the scalar type."""
-    if (a, a.str, a.type, a.isalignedstruct, a.metadata) != (b, b.str, b.type, b.isalignedstruct, b.metadata):
+    """Compare what ``==`` leaves out, too: metadata, alignment, whether records are of numpy's record class."""
+    if (a, a.str, a.isalignedstruct, a.metadata) != (b, b.str, b.isalignedstruct, b.metadata):
+        return False
+    if a.names is not None and a.type is not b.type:
         return False
     if a.subdtype is not None:
         return _same(a.base, b.base)

@@ -39,7 +39,9 @@ def plan(description: Description, source: Source) -> Callable[[Any], Any]:
 
 
 def describe_series(series: pd.Series, sink: Sink) -> Description:
-    """Describe a series."""
+    """Describe a series, one by its pickle if it has a name that pandas accepts in no other way."""
+    if not pd.api.types.is_hashable(series.name):
+        return pickled.describe(series, sink)
     values = extension.as_numpy(series.array)
     found: Description = {
         "kind": "series",

@@ -29,7 +29,9 @@ def describe(columns: dict[int, np.ndarray], sink: Sink) -> Description:
     if each > 1 and len(values) > 1:
         found["each"] = each
         for start in range(0, len(values), each):
-            sink.add(np.concatenate(values[start : start + each]))
+            group = values[start : start + each]
+            # By itself numpy would join them in the byte order of the machine.
+            sink.add(np.concatenate(group, out=np.empty(len(group) * group[0].size, group[0].dtype)))
     else:
         for column in values:
             sink.add(column)
