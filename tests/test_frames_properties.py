@@ -103,7 +103,7 @@ def any_column(draw, n, kinds=None):
 
 
 def numbers(draw, n):
-    dtype = np.dtype(draw(st.sampled_from("?bBhHiIqQefdgFDG")))
+    dtype = np.dtype(draw(st.sampled_from("?bBhHiIlLefdgFDG")))
     if dtype.kind == "b" or dtype.char in "gG":  # not all bytes are such numbers
         return np.array(lists(draw, st.integers(0, 1), n), dtype)
     values = np.frombuffer(draw(st.binary(min_size=n * dtype.itemsize, max_size=n * dtype.itemsize)), dtype).copy()
