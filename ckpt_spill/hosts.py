@@ -11,7 +11,7 @@ import dask
 from dask.base import get_scheduler
 from distributed import Client, as_completed
 
-from ckpt_spill.errors import CkptSpillError, RefusedError
+from ckpt_spill.errors import CkptSpillError, RefusedError, WriteError
 from ckpt_spill.tasks import errand_of
 
 LOCAL = "local"
@@ -104,6 +104,8 @@ class Workers:
         pending = set(self._client.get(graph, list(keys), sync=False))
         try:
             for future, result in as_completed(list(pending), with_results=True):
+                if future.status != "finished":
+                    raise WriteError(f"the cluster gave up task {future.key}: {result}; call again to resume") from result
                 pending.discard(future)
                 future.release()
                 yield result

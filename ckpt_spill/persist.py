@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from blake3 import blake3
@@ -319,27 +319,34 @@ def _commit(
             + " any more, which holds partitions of it. Call again: what is within reach is taken over",
             stores=[r.id for r in lost],
         )
-    sealed = hosts.at(
-        tasks.seal,
-        [(a, (root, plan.run, dict(made.files(n).values()), durable)) for n, (a, root) in places.items()],
-    )
-    missing = [name for names in sealed for name in names]
+    calls = [(a, (root, plan.run, dict(made.files(n).values()), durable)) for n, (a, root) in places.items()]
+    missing = [name for names in hosts.at(tasks.seal, calls) for name in names]
+    if not missing and _write_manifest(hosts, made, places, durable=durable):
+        hosts.at(tasks.sweep, [(a, (root, plan.run)) for a, root in stores.values()])
+        return made
+    hosts.at(tasks.remove, [(a, (root, plan.run)) for a, root in stores.values()])
     winner = find(hosts, wanted.checkpoint, tuple(root for _, root in stores.values()))
-    if winner and winner.run.generation >= plan.run.generation:
-        hosts.at(tasks.remove, [(a, (root, plan.run)) for a, root in stores.values()])
-        if winner.run.identity == plan.run.identity:
-            return winner
-        raise ConflictError(f"another run committed {winner!r} while this one was writing; call again", winner=winner)
-    if missing:
-        raise ConflictError(
-            f"{made!r} was not committed: {len(missing)} partition files were removed while it was being written, the "
-            f"first {missing[0]}. Call again: the others are taken over",
-            missing=missing,
-        )
+    if winner and winner.run.identity == plan.run.identity:
+        return winner
+    raise ConflictError(
+        f"{made!r} was not committed: while it was being written "
+        + (f"another run committed {winner!r}" if winner else f"{len(missing)} of its files were removed")
+        + ". Call again",
+        winner=winner,
+    )
+
+
+def _write_manifest(hosts: Hosts, made: Manifest, places: Mapping[int, Place], *, durable: bool) -> bool:
+    """Commit on one store, then on the others; False if another run committed the generation in one of them.
+
+    Runs at the same time that use the same stores meet at the same first one.
+    """
     content = made.to_json()
-    hosts.at(tasks.commit, [(a, (root, plan.run, content, durable)) for a, root in places.values()])
-    hosts.at(tasks.sweep, [(a, (root, plan.run)) for a, root in stores.values()])
-    return made
+    first, *others = sorted(places, key=lambda n: made.stores[n].id)
+    for numbers in ([first], others):
+        if not all(hosts.at(tasks.commit, [(a, (r, made.run, content, durable)) for a, r in (places[n] for n in numbers)])):
+            return False
+    return True
 
 
 def _now() -> str:

@@ -228,9 +228,9 @@ def seal(root: str, run: Run, expected: Mapping[str, int], durable: bool) -> lis
     return Store.create(root).seal(run, expected, durable=durable)
 
 
-def commit(root: str, run: Run, manifest: bytes, durable: bool) -> None:  # noqa: FBT001
-    """Write the manifest into one store."""
-    Store.create(root).commit(run, manifest, durable=durable)
+def commit(root: str, run: Run, manifest: bytes, durable: bool) -> bool:  # noqa: FBT001
+    """Write the manifest into one store; False if another run has committed this generation."""
+    return Store.create(root).commit(run, manifest, durable=durable)
 
 
 def sweep(root: str, run: Run) -> None:

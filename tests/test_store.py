@@ -176,7 +176,7 @@ class TestRuns:
         other = Run("other", 1, "0" * 16, "0" * 8)
         publish(store, RUN, 0, np.arange(3))
         publish(store, other, 0, np.arange(3))
-        store.commit(RUN, b"{}", durable=False)
+        store.commit(RUN, b'{"body": {"run": "00000000"}}', durable=False)
         store.remove(RUN)
         store.remove(RUN)
         assert store.runs("name") == []

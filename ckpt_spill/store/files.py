@@ -60,13 +60,37 @@ def write_atomic(path: str, content: bytes, *, durable: bool) -> None:
     """Put a small file in place, whole or not at all; one that was there before is replaced."""
     directory = os.path.dirname(path)
     with full_disk_errors(directory, len(content)), temporary(directory) as (fd, name):
-        with os.fdopen(os.dup(fd), "wb") as file:
-            file.write(content)
-        if durable:
-            os.fsync(fd)
+        _fill(fd, content, durable=durable)
         os.rename(name, path)
     if durable:
         sync_directory(directory)
+
+
+def write_once(path: str, content: bytes, *, durable: bool) -> bool:
+    """Put a small file in place, whole or not at all, unless one is there; of several at once, one succeeds.
+
+    Returns
+    -------
+    bool
+        Whether it was this call.
+    """
+    directory = os.path.dirname(path)
+    with full_disk_errors(directory, len(content)), temporary(directory) as (fd, name):
+        _fill(fd, content, durable=durable)
+        try:
+            os.link(name, path)  # which, unlike a rename, does not replace
+        except FileExistsError:
+            return False
+    if durable:
+        sync_directory(directory)
+    return True
+
+
+def _fill(fd: int, content: bytes, *, durable: bool) -> None:
+    with os.fdopen(os.dup(fd), "wb") as file:
+        file.write(content)
+    if durable:
+        os.fsync(fd)
 
 
 @contextlib.contextmanager

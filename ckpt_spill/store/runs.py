@@ -9,6 +9,7 @@ from blake3 import blake3
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _RUN = re.compile(r"g(\d{8})-([0-9a-f]{16})-([0-9a-f]{8})")
+_MANIFEST = re.compile(r"g\d{8}\.json")
 _PARTITION = re.compile(r"(\d{8,})-([0-9a-f]{16})\.part")
 
 
@@ -54,6 +55,16 @@ class Run:
         """Read a directory's name; None for one that is not ours."""
         found = _RUN.fullmatch(directory)
         return found and cls(checkpoint, int(found[1]), found[2], found[3])
+
+
+def manifest_file(generation: int) -> str:
+    """File name of a generation's manifest: the same for all runs, so that only one can have it."""
+    return f"g{generation:08d}.json"
+
+
+def is_manifest_file(name: str) -> bool:
+    """Tell manifests from other files."""
+    return _MANIFEST.fullmatch(name) is not None
 
 
 def partition_file(partition: int, digest: bytes) -> str:

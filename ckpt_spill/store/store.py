@@ -2,12 +2,12 @@
 
 ::
 
-    ROOT/ckpt-spill.json                                        the marker: the store's id
-    ROOT/checkpoints/<checkpoint>/<generation>/manifest.json    there is one: this generation is committed
-                                              /run.json         what is being written, for people and repair
-                                              /<partition>.part
+    ROOT/ckpt-spill.json                                 the marker: the store's id
+    ROOT/checkpoints/<checkpoint>/<generation>.json      the manifest: there is one, so the generation is committed
+                                 /<run>/run.json         what is being written, for people and repair
+                                       /<partition>.part
 
-Only what has a name of this form is ever read or removed; other files in ROOT are somebody else's.
+A generation may have been tried by several runs; one of them has its manifest. Only what has a name of this form is ever read or removed; other files in ROOT are somebody else's.
 """
 
 from __future__ import annotations
@@ -21,12 +21,18 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ckpt_spill.errors import ConflictError, ReadError
-from ckpt_spill.store.files import full_disk_errors, make_directory, sync_directory, temporary, write_atomic
+from ckpt_spill.store.files import (
+    full_disk_errors,
+    make_directory,
+    sync_directory,
+    temporary,
+    write_atomic,
+    write_once,
+)
 from ckpt_spill.store.partition import Identity, Written, verify
-from ckpt_spill.store.runs import Run, parse_partition_file, partition_file, slug
+from ckpt_spill.store.runs import Run, is_manifest_file, manifest_file, parse_partition_file, partition_file, slug
 
 MARKER = "ckpt-spill.json"
-MANIFEST = "manifest.json"
 INTENT = "run.json"
 _CHECKPOINTS = "checkpoints"
 
@@ -64,13 +70,7 @@ class Store:
         make_directory(root)
         while (store := cls.open(root)) is None:
             marker = json.dumps({"format": 1, "store": secrets.token_hex(16)}).encode()
-            with full_disk_errors(root, len(marker)), temporary(root) as (fd, name):
-                os.write(fd, marker)
-                os.fsync(fd)
-                # A link, unlike a rename, fails where the marker is there already: the first one stays.
-                with contextlib.suppress(FileExistsError):
-                    os.link(name, os.path.join(root, MARKER))
-            sync_directory(root)
+            write_once(os.path.join(root, MARKER), marker, durable=True)
             if cls.open(root) is None:
                 raise ConflictError(
                     f"{os.path.join(root, MARKER)} is not a marker of ours; give another root", path=root
@@ -128,7 +128,7 @@ class Store:
         present = self._listing(run)
         missing = [name for name, size in expected.items() if present.get(name) != size]
         if not missing:
-            for name in present.keys() - expected.keys() - {INTENT, MANIFEST}:
+            for name in present.keys() - expected.keys() - {INTENT}:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(directory, name))
             if durable:
@@ -136,9 +136,9 @@ class Store:
                     sync_directory(path)
         return missing
 
-    def commit(self, run: Run, manifest: bytes, *, durable: bool) -> None:
-        """Write the manifest: from now on this generation is the checkpoint."""
-        write_atomic(os.path.join(self.run_path(run), MANIFEST), manifest, durable=durable)
+    def commit(self, run: Run, manifest: bytes, *, durable: bool) -> bool:
+        """Write the manifest: from now on this run is the generation. False if another run is already."""
+        return write_once(self._manifest_path(run), manifest, durable=durable)
 
     # ------------------------------------------------------------------------------------------------- looking
     def runs(self, checkpoint: str) -> list[Run]:
@@ -150,11 +150,10 @@ class Store:
         """Manifests of the committed generations of one checkpoint, or of all."""
         top = os.path.join(self.root, _CHECKPOINTS)
         for directory in [slug(checkpoint)] if checkpoint is not None else sorted(_names(top)):
-            for generation in sorted(_names(os.path.join(top, directory))):
-                if Run.parse("", generation) is None:
-                    continue
-                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                    yield read_small(os.path.join(top, directory, generation, MANIFEST))
+            for name in sorted(_names(os.path.join(top, directory))):
+                if is_manifest_file(name):
+                    with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
+                        yield read_small(os.path.join(top, directory, name))
 
     def partition_path(self, run: Run, partition: int, digest: bytes) -> str:
         """Path of a partition file."""
@@ -167,9 +166,10 @@ class Store:
     # ------------------------------------------------------------------------------------------------- removing
     def remove(self, run: Run) -> None:
         """Remove a run, its manifest first, and the directories that are empty then. Twice is fine."""
-        directory = self.run_path(run)
+        manifest, directory = self._manifest_path(run), self.run_path(run)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(directory, MANIFEST))
+            if _run_of(read_small(manifest)) == run.run:
+                os.unlink(manifest)
         shutil.rmtree(directory, ignore_errors=True)
         self._remove_empty(os.path.dirname(directory))
 
@@ -188,6 +188,9 @@ class Store:
     def run_path(self, run: Run) -> str:
         """Path of a run's directory."""
         return os.path.join(self.root, _CHECKPOINTS, run.slug, run.directory)
+
+    def _manifest_path(self, run: Run) -> str:
+        return os.path.join(os.path.dirname(self.run_path(run)), manifest_file(run.generation))
 
     def _listing(self, run: Run) -> dict[str, int]:
         """Regular files of a run's directory and their sizes; links do not count."""
@@ -210,6 +213,14 @@ def read_small(path: str) -> bytes:
     """Read a whole file that is no link."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
         return file.read()
+
+
+def _run_of(manifest: bytes) -> str | None:
+    """Give the run that a manifest belongs to; None for a damaged one."""
+    try:
+        return str(json.loads(manifest)["body"]["run"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _names(path: str) -> list[str]:
