@@ -82,7 +82,7 @@ LABELS = st.recursive(
     max_leaves=3,
 )
 CELLS = st.recursive(
-    LABELS | st.decimals() | st.complex_numbers() | st.uuids() | st.datetimes(timezones=st.timezones()),
+    LABELS | st.decimals(allow_nan=False) | st.complex_numbers() | st.uuids() | st.datetimes(timezones=st.timezones()),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(LABELS, inner, max_size=3),
     max_leaves=5,
 )
