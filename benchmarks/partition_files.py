@@ -140,6 +140,8 @@ class Times:
 
     write: list[float] = field(default_factory=list)
     read: list[float] = field(default_factory=list)
+    cpu_of_write: list[float] = field(default_factory=list)
+    cpu_of_read: list[float] = field(default_factory=list)
     stored: int = 0
 
 
@@ -149,14 +151,15 @@ def touch_memory(nbytes: int) -> None:
 
 
 @contextmanager
-def timed(into: list[float], memory: int) -> Iterator[None]:
+def timed(seconds: list[float], cpu: list[float], memory: int) -> Iterator[None]:
     """Time a step; no garbage of the one before is collected in it."""
     gc.collect()
     if memory:
         touch_memory(memory)
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), time.process_time()
     yield
-    into.append(time.perf_counter() - start)
+    seconds.append(time.perf_counter() - start)
+    cpu.append(time.process_time() - cpu_start)
 
 
 def sync(path: str) -> None:
@@ -189,16 +192,22 @@ class Bench:
         for way, (write, read) in (("theirs", theirs), ("ours", ours)):
             times = self.times.setdefault((name, way), Times())
             path = os.path.join(self.directory, f"{way}.npy")
-            with timed(times.write, self.memory(value)):
+            with timed(times.write, times.cpu_of_write, self.memory(value)):
                 write(value, path)
             times.stored = os.path.getsize(path)
             if self.options.cold:
                 drop_cache(path)
-            with timed(times.read, self.memory(value)):
+            with timed(times.read, times.cpu_of_read, self.memory(value)):
                 result = read(path)
             if check and way == "ours":
                 same(result, value)
             os.remove(path)
+
+    def forget_times(self) -> None:
+        """Begin to count."""
+        for times in self.times.values():
+            for measured in (times.write, times.read, times.cpu_of_write, times.cpu_of_read):
+                measured.clear()
 
     def memory(self, value: Any) -> int:
         """How much memory to touch before a step."""
@@ -274,7 +283,15 @@ def report(values: dict[str, Any], times: dict[tuple[str, str], Times], against:
             sums[way] = [a + b for a, b in zip(sums[way], row[way], strict=True)]
         print(line(name, raw_size(value), row["theirs"], row["ours"]))
     total = sum(raw_size(value) for value in values.values())
-    print(line("together", total, tuple(sums["theirs"]), tuple(sums["ours"])), "\n")
+    print(line("together", total, tuple(sums["theirs"]), tuple(sums["ours"])))
+    cpu = {
+        way: [
+            sum(statistics.median(getattr(times[name, way], step)) for name in values)
+            for step in ("cpu_of_write", "cpu_of_read")
+        ]
+        for way in sums
+    }
+    print(line("CPU seconds", total, (sums["theirs"][0], *cpu["theirs"]), (sums["ours"][0], *cpu["ours"])), "\n")
     smaller, write, read = (a / b for a, b in zip(sums["theirs"], sums["ours"], strict=True))
     return smaller, write, read
 
@@ -309,9 +326,7 @@ def main() -> int:
             for name, value in (frames | arrays).items():
                 bench.round(name, value, check=number == 0)
             if number == 0:
-                for times in bench.times.values():
-                    times.write.clear()
-                    times.read.clear()
+                bench.forget_times()
     print(
         f"codec {options.codec}, {options.threads} threads, medians of {options.rounds} rounds, "
         f"{'cold' if options.cold else 'cached'} reads, memory {'fresh' if options.fresh_memory else 'touched'}\n"

@@ -75,8 +75,8 @@ class Manifest(ManifestData):
         gone += [n for p in problems if isinstance(p, MissingPartitionError) for n in p.details["partitions"]]
         if corrupt:
             raise CorruptPartitionError(
-                f"{self!r}: {len(corrupt)} files are damaged and {len(gone)} missing or out of reach: {_several(corrupt)}. "
-                "Make the checkpoint again from its source",
+                f"{self!r}: {len(corrupt)} files are damaged and {len(gone)} missing or out of reach: "
+                f"{_several(corrupt)}. Make the checkpoint again from its source",
                 problems=list(map(str, problems)),
             )
         if gone:
@@ -193,11 +193,11 @@ def _missing(manifest: ManifestData, gone: Iterable[int]) -> MissingPartitionErr
         f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
     )
     return MissingPartitionError(
-        f"{manifest!r}: {manifest.npartitions - len(numbers)} of {manifest.npartitions} partitions are present; missing or "
-        f"out of reach: {shown}, which belong in "
+        f"{manifest!r}: {manifest.npartitions - len(numbers)} of {manifest.npartitions} partitions are present; "
+        f"missing or out of reach: {shown}, which belong in "
         + "; ".join(f"store {r.id} ({r.root} on host {r.host})" for r in refs)
-        + ". If a disk is mounted elsewhere now, say where with root=; if the files are gone, make the checkpoint again "
-        "from its source",
+        + ". If a disk is mounted elsewhere now, say where with root=; if the files are gone, make the checkpoint "
+        "again from its source",
         partitions=numbers,
         stores=[r.id for r in refs],
     )

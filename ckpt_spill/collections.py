@@ -12,7 +12,7 @@ import dask.array as da
 import dask.bag as db
 import dask.dataframe as dd
 import numpy as np
-from dask.base import flatten
+from dask.core import flatten
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
@@ -86,7 +86,7 @@ class DelayedAdapter:
     """Delayed."""
 
     def describe(self, collection: Any) -> dict[str, Any]:
-        """The length, where the value can be unpacked (``nout``)."""
+        """Give the length, where the value can be unpacked (``nout``)."""
         return {"length": collection._length}  # noqa: SLF001 (there is no public name)
 
     def rebuild(self, manifest: ManifestData, roots: Roots, columns: Columns) -> Any:
@@ -121,8 +121,8 @@ def kind_of(collection: Any) -> str:
             return kind
     hint = " (its .to_delayed() is supported)" if hasattr(collection, "to_delayed") else ""
     raise UnsupportedCollectionError(
-        f"cannot save a {type(collection).__module__}.{type(collection).__qualname__}{hint}; supported are dask DataFrame, "
-        "Series, Index, Array, Bag and Delayed. Wrap other objects in dask.delayed"
+        f"cannot save a {type(collection).__module__}.{type(collection).__qualname__}{hint}; supported are dask "
+        "DataFrame, Series, Index, Array, Bag and Delayed. Wrap other objects in dask.delayed"
     )
 
 

@@ -6,10 +6,9 @@ import functools
 from collections.abc import Hashable
 from typing import Any
 
-from dask.base import tokenize
-from dask.dataframe.dask_expr import new_collection
-
 # Expressions are dask's own extension point for readers, but are only importable from private modules.
+from dask._collections import new_collection
+from dask.base import tokenize
 from dask.dataframe.dask_expr._expr import Index, Projection, determine_column_projection
 from dask.dataframe.dask_expr.io.io import IO
 
@@ -20,19 +19,19 @@ from ckpt_spill.store.scalars import load_scalar
 from ckpt_spill.tasks import ReadJob
 
 
-class ReadFrame(IO):  # type: ignore[misc]  # dask is untyped
+class ReadFrame(IO):
     """Read partitions of a frame, series or index.
 
     Not ``BlockwiseIO``: blockwise expressions are fused with what follows them, and reads have to stay root tasks of
     their own.
     """
 
-    _parameters = ["manifest", "roots", "columns"]
-    _defaults = {"roots": None, "columns": None}
+    _parameters = ["manifest", "roots", "columns"]  # noqa: RUF012 (as dask declares it)
+    _defaults = {"roots": None, "columns": None}  # noqa: RUF012
 
     @functools.cached_property
     def _name(self) -> str:
-        return f"{read_name(self.manifest, self.operand('roots'), self._selected)}"
+        return read_name(self.manifest, self.operand("roots"), self._selected)
 
     @functools.cached_property
     def _selected(self) -> tuple[Hashable, ...] | None:

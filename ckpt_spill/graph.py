@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from dask._task_spec import Alias, Task, TaskRef, convert_legacy_graph, cull
-from dask.base import collections_to_expr, flatten
+from dask._task_spec import Alias, GraphNode, Task, TaskRef, convert_legacy_graph, cull
+from dask.base import collections_to_expr
+from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph, Layer
 from dask.utils import ensure_dict
 
@@ -78,7 +79,7 @@ def with_writes(graph: Graph, targets: Mapping[Any, tuple[Any, int, WriteJob]]) 
     wanted.update(itertools.chain.from_iterable(node.dependencies for node in needed.values()))
     for write, (_, partition, job) in targets.items():
         source = real[write]
-        task = Task(write, write_partition, TaskRef(source), partition, job)
+        task: GraphNode = Task(write, write_partition, TaskRef(source), partition, job)
         node = needed.get(source)
         if wanted[source] == 1 and type(node) is Task:
             del needed[source]
@@ -94,7 +95,7 @@ def _resolve(graph: Graph, key: Any) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------- reading
-class ReadTask(Task):  # type: ignore[misc]  # dask is untyped
+class ReadTask(Task):
     """A read. Not fused with what follows it, so that the scheduler can tell reads by their keys."""
 
     __slots__ = ()
@@ -112,7 +113,7 @@ def read_task(key: Any, manifest: ManifestData, partition: int, job: ReadJob) ->
     return ReadTask(key, read_partition, job, partition, entry.digest, entry.holders, _data_producer=True)
 
 
-class ReadLayer(Layer):  # type: ignore[misc]  # dask is untyped
+class ReadLayer(Layer):
     """All reads of a collection. Small and quick to pickle: a task is made when it is asked for.
 
     Parameters
@@ -159,10 +160,10 @@ class ReadLayer(Layer):  # type: ignore[misc]  # dask is untyped
 
 
 def grid_keys(name: str, numblocks: Sequence[int]) -> dict[Any, int]:
-    """Number the keys of a grid of blocks in row-major order; a bag is a grid of one dimension."""
+    """Give the keys of a grid of blocks their numbers, in row-major order; a bag is a grid of one dimension."""
     return {(name, *index): n for n, index in enumerate(itertools.product(*map(range, numblocks)))}
 
 
 def single_key(name: str) -> dict[Any, int]:
-    """Number the one key of a Delayed."""
+    """Give the one key of a Delayed its number."""
     return {name: 0}

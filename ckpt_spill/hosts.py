@@ -43,7 +43,7 @@ def connect(client: Client | None, collections: Sequence[Any] = ()) -> Hosts:
             return LocalHost(get)
     if client.asynchronous:
         raise RefusedError(
-            "this client is asynchronous; call from a thread with a synchronous client: Client(address, asynchronous=False)"
+            "this client is asynchronous; call in a thread with a synchronous one, Client(address, asynchronous=False)"
         )
     return Workers(client)
 
@@ -97,7 +97,7 @@ class Workers:
 
     def current(self) -> contextlib.AbstractContextManager[Any]:
         """Make the client the current one: dask asks it how to shuffle."""
-        return self._client.as_current()  # type: ignore[no-any-return]  # distributed is untyped
+        return self._client.as_current()
 
     def compute(self, graph: dict[Any, Any], keys: Sequence[Any]) -> Generator[Any]:
         """Give each result as it comes and let its future go, so that a worker lost later costs nothing."""
@@ -105,7 +105,9 @@ class Workers:
         try:
             for future, result in as_completed(list(pending), with_results=True):
                 if future.status != "finished":
-                    raise WriteError(f"the cluster gave up task {future.key}: {result}; call again to resume") from result
+                    raise WriteError(
+                        f"the cluster gave up task {future.key}: {result}; call again to resume"
+                    ) from result
                 pending.discard(future)
                 future.release()
                 yield result

@@ -139,7 +139,8 @@ class ManifestData:
             ) from None
         if version != VERSION:
             raise ManifestError(
-                f"{where} is a manifest of version {version!r}; this release knows version {VERSION}: install a newer one"
+                f"{where} is a manifest of version {version!r}; this release knows version {VERSION}: install a newer "
+                "release of ckpt_spill"
             )
         try:
             if _hash(_canonical(document["body"])).decode() != document["blake3"]:
@@ -248,8 +249,9 @@ class ManifestData:
         places = ", ".join(sorted({f"{s.host}:{s.root}" for s in self.stores})[:4])
         more = f" and {len(self.stores) - 4} more" if len(self.stores) > 4 else ""
         return (
-            f"<Manifest {self.name!r}: {self.kind}, {self.npartitions} partitions, {format_bytes(self.nbytes)} stored in "
-            f"{format_bytes(self.stored_nbytes)} ({ratio:.1f}x), generation {self.run.generation}, in {places}{more}>"
+            f"<Manifest {self.name!r}: {self.kind}, {self.npartitions} partitions, {format_bytes(self.nbytes)} stored "
+            f"in {format_bytes(self.stored_nbytes)} ({ratio:.1f}x), generation {self.run.generation}, in "
+            f"{places}{more}>"
         )
 
 

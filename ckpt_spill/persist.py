@@ -214,9 +214,9 @@ def _plan(hosts: Hosts, stores: Stores, wanted: _Wanted, *, overwrite: bool, beg
             return _Plan(wanted, before.run, before, ())
     elif before and not overwrite:
         raise CheckpointExistsError(
-            f"there is a checkpoint {wanted.checkpoint!r} already, made from another collection: {before!r}. Give another "
-            "name, replace it with overwrite=True, or delete it first; if the content is the same and only dask's token of "
-            "the collection differs from run to run, give token=",
+            f"there is a checkpoint {wanted.checkpoint!r} already, made from another collection: {before!r}. Give "
+            "another name, replace it with overwrite=True, or delete it first; if the content is the same and only "
+            "dask's token of the collection differs from run to run, give token=",
             existing=before,
         )
     begun.append(run)
@@ -263,7 +263,10 @@ def _write(
     records = {plan.run.run: list(plan.taken_over) for plan in plans}
     targets = {}
     for plan in (p for p in plans if not p.existing):
-        job, done = WriteJob(plan.run, plan.wanted.prepared.kind, roots, codec, durable), {r.partition for r in plan.taken_over}
+        job, done = (
+            WriteJob(plan.run, plan.wanted.prepared.kind, roots, codec, durable),
+            {r.partition for r in plan.taken_over},
+        )
         for partition, key in enumerate(plan.wanted.prepared.keys):
             if partition not in done:
                 targets[f"persist_to_disk-{plan.run.run}", partition] = key, partition, job
@@ -344,7 +347,9 @@ def _write_manifest(hosts: Hosts, made: Manifest, places: Mapping[int, Place], *
     content = made.to_json()
     first, *others = sorted(places, key=lambda n: made.stores[n].id)
     for numbers in ([first], others):
-        if not all(hosts.at(tasks.commit, [(a, (r, made.run, content, durable)) for a, r in (places[n] for n in numbers)])):
+        if not all(
+            hosts.at(tasks.commit, [(a, (r, made.run, content, durable)) for a, r in (places[n] for n in numbers)])
+        ):
             return False
     return True
 

@@ -26,7 +26,6 @@ from ckpt_spill.store.preflight import check_root
 from ckpt_spill.store.runs import Run, parse_partition_file
 from ckpt_spill.store.store import Store, find_store
 
-
 errand_of: contextvars.ContextVar[Any] = contextvars.ContextVar("errand_of", default=None)
 """The worker that runs an errand; dask tells only tasks where they run."""
 
@@ -167,8 +166,8 @@ def _missing(
         if store := find_store(ref.id, (*settings.roots, ref.root)):
             here |= {parse_partition_file(name) for name in store.present(job.run)}
     return MissingPartitionError(
-        f"partition {partition} of checkpoint {job.run.checkpoint!r} (generation {job.run.generation}) cannot be read by "
-        f"{_worker_name()} on host {socket.gethostname()}. It should be in {places}: {reason}. {len(here)} "
+        f"partition {partition} of checkpoint {job.run.checkpoint!r} (generation {job.run.generation}) cannot be read "
+        f"by {_worker_name()} on host {socket.gethostname()}. It should be in {places}: {reason}. {len(here)} "
         "other partition files of it are in reach here. If the disk is mounted elsewhere now, say where with "
         "rehydrate(..., root=...); if the files are gone, make the checkpoint again from its source",
         partitions=[partition],
@@ -202,7 +201,7 @@ def survey(roots: tuple[str, ...] | None) -> Survey:
 
 
 def discover(roots: tuple[str, ...] | None, named: Sequence[str] = ()) -> dict[str, str]:
-    """Find the stores this worker can reach, by id: in its configured roots, in ``roots`` and in those a manifest names."""
+    """Find the stores within reach, by id: in this worker's roots, in ``roots`` and in those that a manifest names."""
     found: dict[str, str] = {}
     for root in dict.fromkeys((*_settings(roots).roots, *_settings(None).roots, *named)):
         if store := Store.open(root):
@@ -301,5 +300,3 @@ def _scratch() -> list[str]:
     """Directories that dask removes when a worker or a machine's next worker starts."""
     worker = _worker()
     return [os.path.dirname(worker.local_directory)] if worker else []
-
-

@@ -1,6 +1,6 @@
 """Files of every version of the format, written once and readable for ever; and a reader made from the specification.
 
-``python -m tests.test_golden`` writes the files of the current version that are not there yet; those that are, it leaves
+``python -m tests.test_golden`` writes the files of the current version that are not there yet; those there it leaves
 as they are. To give a version that has not been released another format, remove its files first. Never do that to one
 that has.
 """

@@ -68,7 +68,9 @@ class TestLazy:
         assert len(names) == 3
         assert second.chunks == first.chunks
 
-    @pytest.mark.parametrize("make", [lambda: da.ones(9, chunks=3), lambda: db.range(9, npartitions=3), lambda: delayed(5)])
+    @pytest.mark.parametrize(
+        "make", [lambda: da.ones(9, chunks=3), lambda: db.range(9, npartitions=3), lambda: delayed(5)]
+    )
     def test_reads_are_not_fused(self, root, make):
         """Reads stay tasks of their own when the graph is optimised, so that a scheduler can tell them."""
         back = cs.rehydrate(cs.persist_to_disk(make(), name="x", root=root))

@@ -113,7 +113,7 @@ def test_client_killed(cluster, notes, root):
 
 def test_everything_killed(notes, root):
     """After kill -9 of all processes a new cluster of another size goes on; damaged leftovers are made again."""
-    code = "import sys; from tests.test_resume import save_on_own_cluster as s; __name__ == '__main__' and s(*sys.argv[1:])"
+    code = "import sys; from tests.test_resume import save_on_own_cluster as f; f(*sys.argv[1:])"
     saver = subprocess.Popen([sys.executable, "-c", code, str(notes), root], start_new_session=True)
     try:
         wait_for(lambda: len(part_files(root)) >= N // 2)

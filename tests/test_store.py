@@ -197,13 +197,12 @@ class TestFiles:
 
     def test_full_disk_is_explained(self, tmp_path):
         """No space becomes an error that says where, how much was wanted and what is free; other errors pass."""
-        with pytest.raises(cs.DiskFullError, match=r"no room in .* 12,345 bytes .* bytes are free") as e:
-            with full_disk_errors(str(tmp_path), 12345):
-                raise OSError(28, "No space left on device")
+        message = r"no room in .* 12,345 bytes .* bytes are free"
+        with pytest.raises(cs.DiskFullError, match=message) as e, full_disk_errors(str(tmp_path), 12345):
+            raise OSError(28, "No space left on device")
         assert (e.value.path, e.value.needed) == (str(tmp_path), 12345)
-        with pytest.raises(PermissionError):
-            with full_disk_errors(str(tmp_path), 1):
-                raise PermissionError(13, "no")
+        with pytest.raises(PermissionError), full_disk_errors(str(tmp_path), 1):
+            raise PermissionError(13, "no")
 
 
 class TestPreflight:

@@ -33,12 +33,12 @@ LAYERS = [
 
 def test_public_names():
     """The package gives exactly the documented names, each with a docstring."""
-    assert set(cs.__all__) == set(
-        "persist_to_disk rehydrate checkpoint list_checkpoints Manifest "
-        "CkptSpillError RefusedError UnsupportedCollectionError RootError CheckpointExistsError CheckpointNotFoundError "
-        "ManifestError WriteError DiskFullError UnserializableError ConflictError ReadError CorruptPartitionError "
-        "MissingPartitionError".split()
+    errors = (
+        "CkptSpill Refused UnsupportedCollection Root CheckpointExists CheckpointNotFound Manifest Write DiskFull "
+        "Unserializable Conflict Read CorruptPartition MissingPartition"
     )
+    functions = ["persist_to_disk", "rehydrate", "checkpoint", "list_checkpoints"]
+    assert set(cs.__all__) == {f"{name}Error" for name in errors.split()} | {*functions, "Manifest"}
     assert all(getattr(cs, name).__doc__ for name in cs.__all__)
 
 
@@ -47,8 +47,10 @@ def test_public_names():
     [
         (
             cs.persist_to_disk,
-            "*collections, name=None, token=None, root=None, codec='auto', durable=True, overwrite=False, manifest=None, "
-            "progress=None, client=None",
+            (
+                "*collections, name=None, token=None, root=None, codec='auto', durable=True, overwrite=False, "
+                "manifest=None, progress=None, client=None"
+            ),
         ),
         (cs.rehydrate, "manifest, *, columns=None, root=None, client=None"),
         (cs.checkpoint, "collection, name, **kwargs"),

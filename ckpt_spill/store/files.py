@@ -103,9 +103,9 @@ def full_disk_errors(directory: str, needed: int) -> Iterator[None]:
             raise
         free = free_bytes(directory)
         raise DiskFullError(
-            f"no room in {directory}: writing {needed:,} bytes failed with {os.strerror(e.errno)!r}; {free:,} bytes are "
-            "free. Nothing was committed and what was there before is untouched: make room, or give another root, and "
-            "call again (partitions that are already on disk are kept)",
+            f"no room in {directory}: writing {needed:,} bytes failed with {os.strerror(e.errno)!r}; {free:,} bytes "
+            "are free. Nothing was committed and what was there before is untouched: make room, or give another root, "
+            "and call again (partitions that are already on disk are kept)",
             path=directory,
             needed=needed,
             free=free,

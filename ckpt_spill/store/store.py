@@ -7,7 +7,8 @@
                                  /<run>/run.json         what is being written, for people and repair
                                        /<partition>.part
 
-A generation may have been tried by several runs; one of them has its manifest. Only what has a name of this form is ever read or removed; other files in ROOT are somebody else's.
+A generation may have been tried by several runs; one of them has its manifest. Only what has a name of this form is
+ever read or removed; other files in ROOT are somebody else's.
 """
 
 from __future__ import annotations
