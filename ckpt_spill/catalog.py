@@ -20,6 +20,7 @@ from ckpt_spill.errors import (
 )
 from ckpt_spill.hosts import Hosts, connect
 from ckpt_spill.manifest import ManifestData
+from ckpt_spill.store.store import Store
 
 logger = logging.getLogger("ckpt_spill")
 _SHOWN = 10
@@ -161,10 +162,23 @@ def require_present(hosts: Hosts, manifest: ManifestData, roots: tuple[str, ...]
     places = places_of(hosts, manifest, roots)
     listings = hosts.at(tasks.present, [(address, (root, manifest.run)) for address, root in places.values()])
     sound: set[int] = set()
+    damaged: dict[int, str] = {}
     for number, listing in zip(places, listings, strict=True):
-        sound |= {n for n, (name, size) in manifest.files(number).items() if listing.get(name) == size}
-    if gone := [n for n in range(manifest.npartitions) if n not in sound]:
+        for n, (name, size) in manifest.files(number).items():
+            if listing.get(name) == size:
+                sound.add(n)
+            elif name in listing:
+                path = Store(places[number][1], "").partition_path(manifest.run, n, manifest.partitions[n].digest)
+                damaged[n] = f"{path} has {listing[name]:,} bytes, not {size:,}"
+    if gone := [n for n in range(manifest.npartitions) if n not in sound and n not in damaged]:
         raise _missing(manifest, gone)
+    if bad := {n: text for n, text in damaged.items() if n not in sound}:
+        raise CorruptPartitionError(
+            f"{manifest!r}: {len(bad)} of its files are damaged: "
+            + _several([f"partition {n}: {text}" for n, text in bad.items()])
+            + ". Make the checkpoint again from its source",
+            partitions=sorted(bad),
+        )
 
 
 def _committed(hosts: Hosts, roots: tuple[str, ...] | None, checkpoint: str | None) -> dict[str, Manifest]:
@@ -203,7 +217,7 @@ def _missing(manifest: ManifestData, gone: Iterable[int]) -> MissingPartitionErr
     )
 
 
-def _several(problems: Sequence[CkptSpillError]) -> str:
+def _several(problems: Sequence[CkptSpillError | str]) -> str:
     return "; ".join(map(str, problems[:_SHOWN])) + (
         f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
     )

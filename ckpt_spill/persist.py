@@ -25,7 +25,7 @@ from ckpt_spill.config import Roots, requested_roots
 from ckpt_spill.errors import (
     CheckpointExistsError,
     ConflictError,
-    MissingPartitionError,
+    ReadError,
     RefusedError,
     RootError,
     WriteError,
@@ -208,7 +208,7 @@ def _plan(hosts: Hosts, stores: Stores, wanted: _Wanted, *, overwrite: bool, beg
     if before and before.run.identity == wanted.identity:
         try:
             require_present(hosts, before, None)
-        except MissingPartitionError as e:
+        except ReadError as e:
             logger.warning("making it again: %s", e)
         else:
             return _Plan(wanted, before.run, before, ())

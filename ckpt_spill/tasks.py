@@ -146,7 +146,11 @@ def read_partition(job: ReadJob, partition: int, digest: bytes, holders: Sequenc
             failures.append(e)
     for failure in failures:
         if isinstance(failure, ReadError):
-            raise failure
+            raise type(failure)(
+                f"partition {partition} of checkpoint {job.run.checkpoint!r}, read by {_worker_name()} on host "
+                f"{socket.gethostname()}: {failure}",
+                **{**failure.details, "partition": partition},
+            ) from failure
     raise _missing(job, partition, [job.stores[h] for h in holders], settings, failures)
 
 

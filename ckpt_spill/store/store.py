@@ -18,11 +18,11 @@ import dataclasses
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ckpt_spill.errors import ConflictError, ReadError
 from ckpt_spill.store.files import (
+    TEMPORARY,
     full_disk_errors,
     make_directory,
     sync_directory,
@@ -130,8 +130,7 @@ class Store:
         missing = [name for name, size in expected.items() if present.get(name) != size]
         if not missing:
             for name in present.keys() - expected.keys() - {INTENT}:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(directory, name))
+                _unlink_ours(directory, name)
             if durable:
                 for path in (directory, os.path.dirname(directory), os.path.join(self.root, _CHECKPOINTS), self.root):
                     sync_directory(path)
@@ -171,7 +170,10 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             if _run_of(read_small(manifest)) == run.run:
                 os.unlink(manifest)
-        shutil.rmtree(directory, ignore_errors=True)
+        for name in _names(directory):
+            _unlink_ours(directory, name)
+        with contextlib.suppress(OSError):  # what is left in it is not ours
+            os.rmdir(directory)
         self._remove_empty(os.path.dirname(directory))
 
     def _remove_empty(self, checkpoint_directory: str) -> None:
@@ -214,6 +216,13 @@ def read_small(path: str) -> bytes:
     """Read a whole file that is no link."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
         return file.read()
+
+
+def _unlink_ours(directory: str, name: str) -> None:
+    """Remove a file that has a name of our making; others, whoever put them there, stay."""
+    if name == INTENT or name.startswith(TEMPORARY) or parse_partition_file(name) is not None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(directory, name))
 
 
 def _run_of(manifest: bytes) -> str | None:
