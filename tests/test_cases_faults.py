@@ -149,7 +149,7 @@ def test_b11_a_damaged_manifest(harm, client, tmp_path):
     saved.rename(saved.with_suffix(".manifest"))
     harm(saved.parent)
     saved.with_suffix(".manifest").rename(saved)
-    for path in (tmp_path / "root").rglob("manifest.json"):
+    for path in hostile.manifest_files(tmp_path / "root"):
         path.write_bytes(saved.read_bytes())
     with pytest.raises(cs.ManifestError, match=str(saved)):
         cs.rehydrate(saved)
@@ -196,7 +196,8 @@ def test_b20_data_is_on_the_disk_before_its_manifest(tmp_path, monkeypatch):
     for name in ("fsync", "fdatasync", "rename", "replace", "link"):
         watch(name)
     cs.persist_to_disk(small_frame(), root=tmp_path / "root")
-    before = events[: events.index(("name", "manifest.json"))]
+    [manifest] = hostile.manifest_files(tmp_path / "root")
+    before = events[: events.index(("name", manifest.name))]
     partitions = list((tmp_path / "root").rglob("*.part"))
     assert len(partitions) == 4
     assert {("sync", path.stat().st_ino) for path in partitions} <= set(before)
@@ -226,7 +227,7 @@ def test_b22_a_root_with_the_data_of_somebody_else(client, tmp_path):
     manifest.delete()
     manifest.delete()
     assert [path.read_text() for path in theirs] == ["precious"] * 2
-    assert not list((tmp_path / "root").rglob("manifest.json"))
+    assert not hostile.manifest_files(tmp_path / "root")
 
 
 # ------------------------------------------------------------------------------------------------------- scheduling
@@ -336,8 +337,8 @@ def test_e01_a_planted_manifest_runs_nothing(client, tmp_path):
     cs.persist_to_disk(small_frame(), name="frame", root=root, manifest=path)
     planted = pickle.dumps(hostile.Marker(marker))
     path.write_bytes(planted)
-    for manifest in root.rglob("manifest.json"):
-        manifest.write_bytes(planted)
+    [stored] = hostile.manifest_files(root)
+    stored.write_bytes(planted)
     for source in (path, "frame"):
         with pytest.raises(cs.ManifestError):
             cs.rehydrate(source, root=root)

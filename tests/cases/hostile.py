@@ -65,6 +65,11 @@ def data_files(root) -> list[Path]:
     return sorted(files, key=lambda path: (-path.stat().st_size, path))
 
 
+def manifest_files(root) -> list[Path]:
+    """The files below a directory that are manifests."""
+    return [path for path in Path(root).rglob("*.json") if path.read_bytes().startswith(b'{"ckpt-spill-manifest"')]
+
+
 def truncate(root) -> list[Path]:
     """Half of the biggest file is gone."""
     path = data_files(root)[0]
