@@ -16,6 +16,7 @@ from ckpt_spill.tasks import errand_of
 
 LOCAL = "local"
 Call = tuple[str, Sequence[Any]]
+_PATIENCE = 60
 
 
 class Hosts(Protocol):
@@ -79,7 +80,10 @@ class Workers:
 
     def each(self, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
         """Run on every worker, beside its tasks: a worker that is busy or paused answers too."""
-        return self._checked(function, self._client.run(_in_thread, function, args, on_error="return"))
+        if not (answers := self._client.run(_in_thread, function, args, on_error="return")):
+            self._wait_for_a_worker()
+            answers = self._client.run(_in_thread, function, args, on_error="return")
+        return self._checked(function, answers)
 
     def at(self, function: Callable[..., Any], calls: Sequence[Call]) -> list[Any]:
         """Run on some workers at the same time; several calls to one worker run one after the other."""
@@ -115,6 +119,13 @@ class Workers:
             if pending and self._client.status == "running":
                 self._client.cancel(list(pending))
 
+    def _wait_for_a_worker(self) -> None:
+        """Give an adaptive cluster that has scaled down to nothing a reason to start a worker."""
+        try:
+            self._client.submit(_nothing, pure=False).result(timeout=_PATIENCE)
+        except TimeoutError:
+            raise RefusedError(f"the cluster has had no worker for {_PATIENCE} seconds; start one") from None
+
     def _checked(self, function: Callable[..., Any], answers: dict[str, Any]) -> dict[str, Any]:
         for address, answer in answers.items():
             if isinstance(answer, CkptSpillError):
@@ -122,6 +133,10 @@ class Workers:
             if isinstance(answer, BaseException):
                 raise CkptSpillError(f"worker {address} failed in {function.__name__!r}: {answer!r}") from answer
         return answers
+
+
+def _nothing() -> None:
+    """Do nothing, on a worker."""
 
 
 async def _in_thread(function: Callable[..., Any], args: Sequence[Any], dask_worker: Any) -> Any:

@@ -19,7 +19,7 @@ from distributed import get_worker
 from distributed.sizeof import safe_sizeof
 
 from ckpt_spill.config import Settings
-from ckpt_spill.errors import CkptSpillError, DiskFullError, MissingPartitionError, ReadError, WriteError
+from ckpt_spill.errors import CkptSpillError, DiskFullError, MissingPartitionError, ReadError, RootError, WriteError
 from ckpt_spill.store import partition as partition_files
 from ckpt_spill.store.partition import CodecName, Identity, Written
 from ckpt_spill.store.preflight import check_root
@@ -100,7 +100,7 @@ def write_partition(value: Any, partition: int, job: WriteJob) -> Record:
 
 
 def _write_to(root: str, value: Any, partition: int, job: WriteJob, settings: Settings) -> Record:
-    store = Store.create(root)
+    store = Store.open(root) or _checked_store(root, settings)
     identity = Identity(job.run.checkpoint, job.run.generation, partition)
     write = functools.partial(
         partition_files.write,
@@ -112,6 +112,14 @@ def _write_to(root: str, value: Any, partition: int, job: WriteJob, settings: Se
     )
     written = store.publish(job.run, partition, write, needed=safe_sizeof(value))
     return _record(job.run, partition, store, written)
+
+
+def _checked_store(root: str, settings: Settings) -> Store:
+    """Check and make a root that no preflight has seen, as this worker joined later."""
+    store, problems, _ = check_root(root, min_free=settings.min_free, scratch=_scratch())
+    if store is None:
+        raise RootError(f"cannot write checkpoints in {root} on {_worker_name()}: {problems}", problems=problems)
+    return store
 
 
 @contextlib.contextmanager

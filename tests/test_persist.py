@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from pathlib import Path
@@ -14,8 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask import delayed
+from distributed import Client, LocalCluster
 
 import ckpt_spill as cs
+from ckpt_spill.store.runs import Run
+from ckpt_spill.tasks import WriteJob, write_partition
 
 
 def tally(directory, what):
@@ -311,9 +315,6 @@ class TestRefused:
 
     def test_asynchronous_client(self, client):
         """An asynchronous client is refused."""
-        import asyncio
-
-        from distributed import Client
 
         async def attempt():
             async with Client(client.scheduler.address, asynchronous=True) as c:
@@ -377,3 +378,24 @@ def test_optimised_away_partitions(client, root, tmp_path):
     m = cs.persist_to_disk(narrow, name="x", root=root)
     assert m.npartitions == narrow.optimize().npartitions < narrow.npartitions
     assert len(cs.rehydrate(m)) == 600
+
+
+def test_adaptive_from_nothing(root):
+    """A cluster that has no worker yet, because nothing has asked for one, gets one."""
+    with (
+        LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
+        Client(cluster),
+    ):
+        cluster.adapt(minimum=0, maximum=1, interval="50ms")
+        m = cs.persist_to_disk(da.arange(10, chunks=5), name="x", root=root)
+        assert cs.rehydrate(m).sum().compute() == 45
+
+
+def test_root_that_no_preflight_has_seen(client, tmp_path):
+    """A worker that joined after the preflight checks its root before it writes."""
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    job = WriteJob(Run("x", 1, "0" * 16, "0" * 8), "array", (str(tmp_path / "open"),), "auto", durable=True)
+    with pytest.raises(cs.RootError, match="everybody may write"):
+        client.submit(write_partition, np.ones(3), 0, job).result()
+    assert os.listdir(tmp_path / "open") == []
