@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from distributed import Client
 
-from ckpt_spill import tasks
+from ckpt_spill import errands
 from ckpt_spill.config import Roots, requested_roots
 from ckpt_spill.errors import (
     CheckpointNotFoundError,
@@ -70,7 +70,7 @@ class Manifest(ManifestData):
         for number, (address, root) in places.items():
             digests = {n: p.digest for n, p in enumerate(self.partitions) if number in p.holders}
             calls.append((address, (root, self.run, digests)))
-        problems = list(itertools.chain.from_iterable(hosts.at(tasks.verify, calls)))
+        problems = list(itertools.chain.from_iterable(hosts.at(errands.verify, calls)))
         corrupt = [p for p in problems if isinstance(p, CorruptPartitionError)]
         gone = [n for n, p in enumerate(self.partitions) if not places.keys() & set(p.holders)]
         gone += [n for p in problems if isinstance(p, MissingPartitionError) for n in p.details["partitions"]]
@@ -96,7 +96,7 @@ class Manifest(ManifestData):
         """
         hosts = connect(client)
         places = places_of(hosts, self, None)
-        hosts.at(tasks.remove, [(address, (root, self.run)) for address, root in places.values()])
+        hosts.at(errands.remove, [(address, (root, self.run)) for address, root in places.values()])
         for number, ref in enumerate(self.stores):
             if number not in places:
                 logger.warning("%r: store %s (%s on %s) is out of reach or gone", self, ref.id, ref.root, ref.host)
@@ -145,7 +145,7 @@ def resolve(source: Manifest | str | os.PathLike[str], hosts: Hosts, roots: tupl
 def stores_in_reach(hosts: Hosts, roots: tuple[str, ...] | None, named: Sequence[str] = ()) -> dict[str, Place]:
     """Find the stores that some process can reach, by id, each with one place to reach it from."""
     found: dict[str, Place] = {}
-    for address, stores in hosts.each(tasks.discover, roots, list(named)).items():
+    for address, stores in hosts.each(errands.discover, roots, list(named)).items():
         for store, root in stores.items():
             found.setdefault(store, (address, root))
     return found
@@ -160,7 +160,7 @@ def places_of(hosts: Hosts, manifest: ManifestData, roots: tuple[str, ...] | Non
 def require_present(hosts: Hosts, manifest: ManifestData, roots: tuple[str, ...] | None) -> None:
     """Raise unless every partition has a file of the right size in some store in reach. Opens none of them."""
     places = places_of(hosts, manifest, roots)
-    listings = hosts.at(tasks.present, [(address, (root, manifest.run)) for address, root in places.values()])
+    listings = hosts.at(errands.present, [(address, (root, manifest.run)) for address, root in places.values()])
     sound: set[int] = set()
     damaged: dict[int, str] = {}
     for number, listing in zip(places, listings, strict=True):
@@ -186,7 +186,7 @@ def _committed(hosts: Hosts, roots: tuple[str, ...] | None, checkpoint: str | No
     for address, root in stores_in_reach(hosts, roots).values():
         by_address.setdefault(address, []).append(root)
     found: dict[str, Manifest] = {}
-    for contents in hosts.at(tasks.manifests, [(a, (paths, checkpoint)) for a, paths in by_address.items()]):
+    for contents in hosts.at(errands.manifests, [(a, (paths, checkpoint)) for a, paths in by_address.items()]):
         for content in contents:
             try:
                 manifest = Manifest.from_json(content, "a manifest in a store")

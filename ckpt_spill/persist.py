@@ -18,7 +18,7 @@ from blake3 import blake3
 from dask.base import tokenize
 from distributed import Client
 
-from ckpt_spill import tasks
+from ckpt_spill import errands
 from ckpt_spill.catalog import Manifest, Place, find, places_of, require_present
 from ckpt_spill.collections import Prepared, kind_of, prepare
 from ckpt_spill.config import Roots, requested_roots
@@ -190,7 +190,7 @@ def _wanted(
 
 def _preflight(hosts: Hosts, roots: tuple[str, ...] | None) -> Stores:
     """Ask every worker about its roots; give the stores with a place to reach each from."""
-    surveys = hosts.each(tasks.survey, roots)
+    surveys = hosts.each(errands.survey, roots)
     problems = [f"{address}: {p}" for address, s in surveys.items() for p in s.problems]
     if problems:
         raise RootError(
@@ -230,7 +230,7 @@ def _plan(hosts: Hosts, stores: Stores, wanted: _Wanted, *, overwrite: bool, beg
         "created": _now(),
     }
     content = json.dumps(intent).encode()
-    found = hosts.at(tasks.begin, [(address, (path, run, content)) for address, path in stores.values()])
+    found = hosts.at(errands.begin, [(address, (path, run, content)) for address, path in stores.values()])
     taken_over = {r.partition: r for records in found for r in records if r.partition < len(wanted.prepared.keys)}
     return _Plan(wanted, run, None, tuple(taken_over.values()))
 
@@ -286,7 +286,8 @@ def _kept_for_resume(hosts: Hosts, stores: Stores) -> Iterator[list[Run]]:
         yield begun
     except BaseException:
         with contextlib.suppress(Exception):  # the failure itself is what matters
-            hosts.at(tasks.discard_if_empty, [(a, (root, run)) for a, root in stores.values() for run in begun])
+            hosts.each(errands.give_up, begun)
+            hosts.at(errands.discard_if_empty, [(a, (root, run)) for a, root in stores.values() for run in begun])
         raise
 
 
@@ -323,11 +324,11 @@ def _commit(
             stores=[r.id for r in lost],
         )
     calls = [(a, (root, plan.run, dict(made.files(n).values()), durable)) for n, (a, root) in places.items()]
-    missing = [name for names in hosts.at(tasks.seal, calls) for name in names]
+    missing = [name for names in hosts.at(errands.seal, calls) for name in names]
     if not missing and _write_manifest(hosts, made, places, durable=durable):
-        hosts.at(tasks.sweep, [(a, (root, plan.run)) for a, root in stores.values()])
+        hosts.at(errands.sweep, [(a, (root, plan.run)) for a, root in stores.values()])
         return made
-    hosts.at(tasks.remove, [(a, (root, plan.run)) for a, root in stores.values()])
+    hosts.at(errands.remove, [(a, (root, plan.run)) for a, root in stores.values()])
     winner = find(hosts, wanted.checkpoint, tuple(root for _, root in stores.values()))
     if winner and winner.run.identity == plan.run.identity:
         return winner
@@ -348,7 +349,7 @@ def _write_manifest(hosts: Hosts, made: Manifest, places: Mapping[int, Place], *
     first, *others = sorted(places, key=lambda n: made.stores[n].id)
     for numbers in ([first], others):
         if not all(
-            hosts.at(tasks.commit, [(a, (r, made.run, content, durable)) for a, r in (places[n] for n in numbers)])
+            hosts.at(errands.commit, [(a, (r, made.run, content, durable)) for a, r in (places[n] for n in numbers)])
         ):
             return False
     return True

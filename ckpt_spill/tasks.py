@@ -1,8 +1,4 @@
-"""What runs where the disks are: on workers, or in this process when there is no cluster.
-
-The two tasks of graphs, ``write_partition`` and ``read_partition``, and the errands that a client sends to workers.
-Arguments and results are small and picklable.
-"""
+"""The two tasks of graphs, ``write_partition`` and ``read_partition``: on workers, or here when there is no cluster."""
 
 from __future__ import annotations
 
@@ -12,14 +8,15 @@ import dataclasses
 import functools
 import os
 import socket
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from distributed import get_worker
 from distributed.sizeof import safe_sizeof
 
 from ckpt_spill.config import Settings
-from ckpt_spill.errors import CkptSpillError, DiskFullError, MissingPartitionError, ReadError, RootError, WriteError
+from ckpt_spill.errors import DiskFullError, MissingPartitionError, ReadError, RootError, WriteError
+from ckpt_spill.ongoing import writing
 from ckpt_spill.store import partition as partition_files
 from ckpt_spill.store.partition import CodecName, Identity, Written
 from ckpt_spill.store.preflight import check_root
@@ -87,12 +84,12 @@ class ReadJob:
 # ---------------------------------------------------------------------------------------------------- graph tasks
 def write_partition(value: Any, partition: int, job: WriteJob) -> Record:
     """Write one partition into the first root that has room, starting with another root for each partition."""
-    settings = _settings(job.roots)
+    settings = settings_here(job.roots)
     if job.kind == "bag" and not hasattr(value, "__len__"):
         value = list(value)  # an iterator can be read once, and has no other representation
     first = partition % len(settings.roots)
     *others, last = settings.roots[first:] + settings.roots[:first]
-    with _naming(partition, job):
+    with writing(job.run.run), _naming(partition, job):
         for root in others:
             with contextlib.suppress(DiskFullError):
                 return _write_to(root, value, partition, job, settings)
@@ -111,12 +108,12 @@ def _write_to(root: str, value: Any, partition: int, job: WriteJob, settings: Se
         durable=job.durable,
     )
     written = store.publish(job.run, partition, write, needed=safe_sizeof(value))
-    return _record(job.run, partition, store, written)
+    return record_of(job.run, partition, store, written)
 
 
 def _checked_store(root: str, settings: Settings) -> Store:
     """Check and make a root that no preflight has seen, as this worker joined later."""
-    store, problems, _ = check_root(root, min_free=settings.min_free, scratch=_scratch())
+    store, problems, _ = check_root(root, min_free=settings.min_free, scratch=scratch_here())
     if store is None:
         raise RootError(f"cannot write checkpoints in {root} on {_worker_name()}: {problems}", problems=problems)
     return store
@@ -135,7 +132,7 @@ def _naming(partition: int, job: WriteJob) -> Iterator[None]:
 
 def read_partition(job: ReadJob, partition: int, digest: bytes, holders: Sequence[int]) -> Any:
     """Read one partition, or some columns of it, from the first store in reach that has a sound copy."""
-    settings = _settings(job.roots)
+    settings = settings_here(job.roots)
     identity = Identity(job.run.checkpoint, job.run.generation, partition)
     failures: list[ReadError | OSError] = []
     for ref in (job.stores[h] for h in holders):
@@ -162,7 +159,8 @@ def read_partition(job: ReadJob, partition: int, digest: bytes, holders: Sequenc
     raise _missing(job, partition, [job.stores[h] for h in holders], settings, failures)
 
 
-def _record(run: Run, partition: int, store: Store, written: Written) -> Record:
+def record_of(run: Run, partition: int, store: Store, written: Written) -> Record:
+    """Make the record of a partition that was written or taken over here."""
     sizes = written.nbytes, written.stored_nbytes, written.digest
     return Record(run.run, partition, store.id, store.root, socket.gethostname(), *sizes)
 
@@ -187,106 +185,6 @@ def _missing(
     )
 
 
-# -------------------------------------------------------------------------------------------------------- errands
-class Survey(NamedTuple):
-    """A worker's answer to a preflight."""
-
-    stores: dict[str, str]
-    problems: list[str]
-    warnings: list[str]
-
-
-def survey(roots: tuple[str, ...] | None) -> Survey:
-    """Make and check every root of this worker; give the stores in them by id."""
-    try:
-        settings = _settings(roots)
-    except CkptSpillError as e:
-        return Survey({}, [str(e)], [])
-    result = Survey({}, [], [])
-    for root in settings.roots:
-        store, problems, warnings = check_root(root, min_free=settings.min_free, scratch=_scratch())
-        result.problems.extend(f"{root}: {p}" for p in problems)
-        result.warnings.extend(warnings)
-        if store is not None:
-            result.stores[store.id] = root
-    return result
-
-
-def discover(roots: tuple[str, ...] | None, named: Sequence[str] = ()) -> dict[str, str]:
-    """Find the stores within reach, by id: in this worker's roots, in ``roots`` and in those that a manifest names."""
-    found: dict[str, str] = {}
-    for root in dict.fromkeys((*_settings(roots).roots, *_settings(None).roots, *named)):
-        if store := Store.open(root):
-            found.setdefault(store.id, root)
-    return found
-
-
-def manifests(roots: Sequence[str], checkpoint: str | None) -> list[bytes]:
-    """Read the committed manifests of one checkpoint, or of all, in some stores."""
-    return [m for root in roots if (store := Store.open(root)) for m in store.manifests(checkpoint)]
-
-
-def begin(root: str, run: Run, intent: bytes) -> list[Record]:
-    """Start a run in a store; give what it takes over from earlier runs of the same content that did not finish."""
-    store, settings = Store.create(root), _settings(None)
-    records = [_record(run, n, store, written) for n, written in store.adopt(run, threads=settings.threads)]
-    store.begin(run, intent)
-    return records
-
-
-def seal(root: str, run: Run, expected: Mapping[str, int], durable: bool) -> list[str]:  # noqa: FBT001
-    """Make a run's partition files in one store durable; give the names that are missing."""
-    return Store.create(root).seal(run, expected, durable=durable)
-
-
-def commit(root: str, run: Run, manifest: bytes, durable: bool) -> bool:  # noqa: FBT001
-    """Write the manifest into one store; False if another run has committed this generation."""
-    return Store.create(root).commit(run, manifest, durable=durable)
-
-
-def sweep(root: str, run: Run) -> None:
-    """Remove what a committed run makes useless: earlier generations, unfinished runs, its own directory if empty."""
-    if store := Store.open(root):
-        for other in store.runs(run.checkpoint):
-            if other.generation <= run.generation and (other != run or not store.present(run)):
-                store.remove(other)
-
-
-def present(root: str, run: Run) -> dict[str, int]:
-    """Names and sizes in bytes of a run's partition files in one store."""
-    store = Store.open(root)
-    return store.present(run) if store else {}
-
-
-def remove(root: str, run: Run) -> None:
-    """Remove a run from one store."""
-    if store := Store.open(root):
-        store.remove(run)
-
-
-def discard_if_empty(root: str, run: Run) -> None:
-    """Remove a run that failed before it had written anything; partitions that are there are kept for a resume."""
-    store = Store.open(root)
-    if store and not store.present(run):
-        store.remove(run)
-
-
-def verify(root: str, run: Run, digests: Mapping[int, bytes]) -> list[CkptSpillError]:
-    """Read every byte of some partition files in one store; give what is wrong with them."""
-    settings, problems = _settings(None), list[CkptSpillError]()
-    store = Store.open(root)
-    for partition, digest in digests.items():
-        path = (store or Store(root, "")).partition_path(run, partition, digest)
-        try:
-            identity = Identity(run.checkpoint, run.generation, partition)
-            partition_files.verify(path, identity, digest, threads=settings.threads)
-        except CkptSpillError as e:
-            problems.append(e)
-        except OSError as e:
-            problems.append(MissingPartitionError(f"{path}: {e.strerror or e}", partitions=[partition], path=path))
-    return problems
-
-
 # ----------------------------------------------------------------------------------------------------- this place
 def _worker() -> Any:
     """Give the dask worker this code runs in; None in a process that is none."""
@@ -303,12 +201,13 @@ def _worker_name() -> str:
     return f"worker {worker.address}" if worker else f"process {os.getpid()}"
 
 
-def _settings(roots: tuple[str, ...] | None) -> Settings:
+def settings_here(roots: tuple[str, ...] | None) -> Settings:
+    """Read the settings of this process, which may be a worker."""
     worker = _worker()
     return Settings.here(roots, nthreads=worker.state.nthreads if worker else None)
 
 
-def _scratch() -> list[str]:
+def scratch_here() -> list[str]:
     """Directories that dask removes when a worker or a machine's next worker starts."""
     worker = _worker()
     return [os.path.dirname(worker.local_directory)] if worker else []
