@@ -53,7 +53,7 @@ def timeseries(rng: np.random.Generator, scale: float) -> pd.DataFrame:
             "x": rng.uniform(-1, 1, n),
             "y": rng.uniform(-1, 1, n),
         },
-        index=pd.date_range("2000-01-01", periods=n, freq="s", name="timestamp"),
+        index=pd.DatetimeIndex(pd.date_range("2000-01-01", periods=n, freq="s").values, name="timestamp"),
     )
 
 

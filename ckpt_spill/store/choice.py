@@ -26,8 +26,9 @@ from ckpt_spill.store.codecs import CODECS, WIDTHS, Bytes, as_bytes, encode
 
 CodecName: TypeAlias = Literal["auto", "zstd", "lz4", "none"]
 
-MIN_RATIO = 1.1
-"""Below this, compressing costs time whenever the data is read and saves next to nothing."""
+MIN_RATIO = 1.25
+"""Below this, compressing costs time whenever the data is read and saves little. Random floating-point numbers,
+shuffled, shrink by a fifth, and take three times as long to read."""
 
 CPU_PRICE = 0.25
 """Of a second of CPU time, in seconds of waiting."""
