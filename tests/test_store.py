@@ -114,6 +114,34 @@ class TestPublish:
                 assert stat.S_IMODE(os.stat(os.path.join(directory, f)).st_mode) == 0o600
 
 
+class TestLinks:
+    @pytest.mark.parametrize("depth", [0, 1, 2])
+    def test_directories_are_no_links(self, store, tmp_path, depth):
+        """Nothing is read, written or removed through a link anywhere below the root."""
+        written = publish(store, RUN, 0, np.arange(3))
+        store.commit(RUN, b"{}", durable=False)
+        inner = os.path.join(store.root, *["checkpoints", RUN.slug, RUN.directory][: depth + 1])
+        os.rename(inner, tmp_path / "elsewhere")
+        os.symlink(tmp_path / "elsewhere", inner)
+        for attempt in (
+            lambda: store.partition_path(RUN, 0, written.digest),
+            lambda: publish(store, RUN, 1, np.arange(3)),
+            lambda: store.present(RUN),
+            lambda: store.remove(RUN),
+        ):
+            with pytest.raises(cs.RootError, match="is a link"):
+                attempt()
+        assert list(store.manifests()) == ([b"{}"] if depth == 2 else [])
+        assert len(files_below(tmp_path / "elsewhere")) == (1 if depth == 2 else 2)
+
+    def test_manifests_are_no_links(self, store, tmp_path):
+        """A link in a manifest's place is no manifest."""
+        store.begin(RUN, b"{}")
+        (tmp_path / "m").write_bytes(b"planted")
+        os.symlink(tmp_path / "m", os.path.join(os.path.dirname(store.run_path(RUN)), "g00000001.json"))
+        assert list(store.manifests()) == []
+
+
 class TestRuns:
     def test_names_are_safe(self):
         """Directory names are short, readable, unique and made of harmless characters."""

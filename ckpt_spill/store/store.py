@@ -20,7 +20,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from ckpt_spill.errors import ConflictError, ReadError
+from ckpt_spill.errors import ConflictError, ReadError, RootError
 from ckpt_spill.store.files import (
     TEMPORARY,
     full_disk_errors,
@@ -151,9 +151,10 @@ class Store:
         top = os.path.join(self.root, _CHECKPOINTS)
         for directory in [slug(checkpoint)] if checkpoint is not None else sorted(_names(top)):
             for name in sorted(_names(os.path.join(top, directory))):
-                if is_manifest_file(name):
-                    with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
-                        yield read_small(os.path.join(top, directory, name))
+                path = os.path.join(top, directory, name)
+                if is_manifest_file(name) and not os.path.islink(path):
+                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                        yield read_small(path)
 
     def partition_path(self, run: Run, partition: int, digest: bytes) -> str:
         """Path of a partition file."""
@@ -189,8 +190,15 @@ class Store:
 
     # ------------------------------------------------------------------------------------------------- inside
     def run_path(self, run: Run) -> str:
-        """Path of a run's directory."""
-        return os.path.join(self.root, _CHECKPOINTS, run.slug, run.directory)
+        """Path of a run's directory, below which nothing is a link."""
+        path = self.root
+        for name in (_CHECKPOINTS, run.slug, run.directory):
+            path = os.path.join(path, name)
+            if os.path.islink(path):
+                raise RootError(
+                    f"{path} is a link; nothing is read or written through links below {self.root}", path=path
+                )
+        return path
 
     def _manifest_path(self, run: Run) -> str:
         return os.path.join(os.path.dirname(self.run_path(run)), manifest_file(run.generation))
@@ -235,7 +243,7 @@ def _run_of(manifest: bytes) -> str | None:
 
 def _names(path: str) -> list[str]:
     try:
-        return os.listdir(path)
+        return [] if os.path.islink(path) else os.listdir(path)
     except (FileNotFoundError, NotADirectoryError):
         return []
 
