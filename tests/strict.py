@@ -162,7 +162,7 @@ def _numpy_dtype(a, b, at):
     yield from _same("dtype", (a, a.str), (b, b.str), at)
     if a.names:  # plain numbers may be of two classes with one meaning: int64 and longlong
         yield from _same("record class", a.type, b.type, at)
-    yield from _same("metadata", a.metadata, b.metadata, at)
+    yield from _same("metadata", a.metadata or None, b.metadata or None, at)  # numpy before 2.4 unpickles {}
     yield from _same("alignment", a.isalignedstruct, b.isalignedstruct, at)
     for name in a.names or ():
         if b.names and name in b.names:
