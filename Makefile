@@ -4,8 +4,8 @@
 PYTHON ?= python3
 ARGS ?=
 
-# RAPIDS 26.10 pins this release of dask and distributed; the suite has to pass with it and with the newest one.
-RAPIDS_DASK := 2026.7.1
+# What RAPIDS 26.10 pins; the suite has to pass with it and with the newest releases.
+RAPIDS := dask==2026.7.1 distributed==2026.7.1 'pandas<3.1'
 
 VENV := .venv
 NEWEST := .venv-newest
@@ -32,10 +32,10 @@ help:  ## this list
 demo: $(VENV)/.made  ## the main job on TPC-H data: save, lose the cluster, read back, compare; beside parquet
 	$(VENV)/bin/python -m benchmarks.demo $(ARGS)
 
-test: $(VENV)/.made  ## the whole suite, with the dask that RAPIDS pins; ARGS='-k text' goes to pytest
+test: $(VENV)/.made  ## the whole suite, with the dask and pandas that RAPIDS pins; ARGS='-k text' goes to pytest
 	$(VENV)/bin/python -m pytest $(ARGS)
 
-test-newest: $(NEWEST)/.made  ## the tests not marked slow, with the newest dask
+test-newest: $(NEWEST)/.made  ## the tests not marked slow, with the newest dask and pandas
 	$(NEWEST)/bin/python -m pytest -m 'not slow' $(ARGS)
 
 lint: $(VENV)/.made  ## ruff, the formatter's check, and mypy --strict on the package
@@ -58,7 +58,7 @@ clean:  ## remove caches and the demo's data
 distclean: clean  ## also remove the virtual environments
 	rm -rf $(VENV) $(NEWEST)
 
-$(VENV)/.made: REQUIREMENTS := '.[test,lint,demo]' dask==$(RAPIDS_DASK) distributed==$(RAPIDS_DASK)
+$(VENV)/.made: REQUIREMENTS := '.[test,lint,demo]' $(RAPIDS)
 $(NEWEST)/.made: REQUIREMENTS := '.[test]'
 $(VENV)/.made $(NEWEST)/.made: pyproject.toml Makefile
 	$(make-environment)

@@ -78,7 +78,7 @@ def zones_of_several_makers():
             "named": times.tz_localize(dt.timezone(dt.timedelta(hours=-1), "MADE UP")),
             "zoneinfo": times.tz_localize(zoneinfo.ZoneInfo("Europe/Lisbon"), nonexistent="shift_forward"),
             "dateutil": times.tz_localize(tz.tzoffset("MADE", 12600)),
-            "gettz": times.tz_localize(tz.gettz("America/Lima")),
+            "tzutc": times.tz_localize(tz.tzutc()),
             "utc": times.tz_localize(dt.UTC),
             "seconds": times.as_unit("s").tz_localize("Australia/Lord_Howe"),
         }
