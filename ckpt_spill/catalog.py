@@ -5,26 +5,35 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from distributed import Client
 
 from ckpt_spill import errands
-from ckpt_spill.config import Roots, requested_roots
+from ckpt_spill.config import Roots, default_root, requested_roots
 from ckpt_spill.errors import (
     CheckpointNotFoundError,
-    CkptSpillError,
     CorruptPartitionError,
     ManifestError,
     MissingPartitionError,
+    RefusedError,
 )
 from ckpt_spill.hosts import Hosts, connect
 from ckpt_spill.manifest import ManifestData
 from ckpt_spill.store.store import Store
+from ckpt_spill.tasks import StoreRef
 
 logger = logging.getLogger("ckpt_spill")
 _SHOWN = 10
-Place = tuple[str, str]  # address of a process, and the path of a store as it sees it
+REMAKE = "delete() the checkpoint and make it again from its source"
+
+
+class Place(NamedTuple):
+    """Where a store can be reached: the address of a process that sees it, and the store as it sees it."""
+
+    address: str
+    store: StoreRef
 
 
 class Manifest(ManifestData):
@@ -67,9 +76,9 @@ class Manifest(ManifestData):
         hosts = connect(client)
         places = places_of(hosts, self, None)
         calls = []
-        for number, (address, root) in places.items():
+        for number, (address, store) in places.items():
             digests = {n: p.digest for n, p in enumerate(self.partitions) if number in p.holders}
-            calls.append((address, (root, self.run, digests)))
+            calls.append((address, (store.root, self.run, digests)))
         problems = list(itertools.chain.from_iterable(hosts.at(errands.verify, calls)))
         corrupt = [p for p in problems if isinstance(p, CorruptPartitionError)]
         gone = [n for n, p in enumerate(self.partitions) if not places.keys() & set(p.holders)]
@@ -77,14 +86,14 @@ class Manifest(ManifestData):
         if corrupt:
             raise CorruptPartitionError(
                 f"{self!r}: {len(corrupt)} files are damaged and {len(gone)} missing or out of reach: "
-                f"{_several(corrupt)}. Make the checkpoint again from its source",
-                problems=list(map(str, problems)),
+                f"{_several([*corrupt, *(f'partition {n} is missing' for n in gone)])}. {REMAKE}",
+                problems=[*map(str, corrupt), *(f"partition {n} is missing" for n in gone)],
             )
         if gone:
             raise _missing(self, gone)
 
     def delete(self, client: Client | None = None) -> None:
-        """Remove the checkpoint's files from every store in reach, the manifest there first.
+        """Remove the checkpoint, and what is left of its earlier generations, from every store in reach.
 
         Deleting twice is no error. Manifests saved elsewhere stay; other checkpoints and files are not touched. A store
         that is out of reach keeps its files and is logged as a warning.
@@ -96,7 +105,7 @@ class Manifest(ManifestData):
         """
         hosts = connect(client)
         places = places_of(hosts, self, None)
-        hosts.at(errands.remove, [(address, (root, self.run)) for address, root in places.values()])
+        hosts.at(errands.delete, [(address, (store.root, self.run)) for address, store in places.values()])
         for number, ref in enumerate(self.stores):
             if number not in places:
                 logger.warning("%r: store %s (%s on %s) is out of reach or gone", self, ref.id, ref.root, ref.host)
@@ -117,28 +126,48 @@ def list_checkpoints(root: Roots | None = None, client: Client | None = None) ->
     list of Manifest
         One for each checkpoint, its latest generation, by name.
     """
-    return sorted(_committed(connect(client), requested_roots(root), None).values(), key=lambda m: (m.name, m.id))
+    hosts, roots = connect(client), requested_roots(root)
+    found = _committed(hosts, stores_in_reach(hosts, roots), None)
+    return sorted((m for several in found.values() for m in several), key=lambda m: (m.name, m.id, m.created))
 
 
-def find(hosts: Hosts, checkpoint: str, roots: tuple[str, ...] | None) -> Manifest | None:
-    """Give the latest committed generation of a checkpoint; None when no store in reach has one."""
-    return _committed(hosts, roots, checkpoint).get(checkpoint)
+def find(hosts: Hosts, stores: Mapping[str, Place], checkpoint: str) -> Manifest | None:
+    """Give the latest committed generation of a checkpoint; None when none of the stores has one.
+
+    Raises
+    ------
+    ManifestError
+        A manifest of this checkpoint is damaged, or two are there that do not know of each other.
+    """
+    found = _committed(hosts, stores, checkpoint).get(checkpoint, [])
+    if len(found) > 1:
+        raise ManifestError(
+            f"there are {len(found)} checkpoints {checkpoint!r} in stores that were not in reach together when they "
+            f"were made, so none is the later one: {_several(found)}. Take the right one from list_checkpoints(), and "
+            "delete() the other"
+        )
+    return found[0] if found else None
 
 
-def resolve(source: Manifest | str | os.PathLike[str], hosts: Hosts, roots: tuple[str, ...] | None) -> Manifest:
-    """Turn what users give to ``rehydrate`` into a manifest."""
+def resolve(
+    source: Manifest | str | os.PathLike[str], hosts: Hosts, roots: tuple[str, ...] | None
+) -> tuple[Manifest, bool]:
+    """Turn what users give to ``rehydrate`` into a manifest, and tell whether it was found by name."""
     if isinstance(source, Manifest):
-        return source
+        return source, False
+    if not isinstance(source, str | os.PathLike):
+        raise RefusedError(f"a manifest, the path of one or the name of a checkpoint is needed, not {type(source)!r}")
     text = os.fspath(source)
+    stores = stores_in_reach(hosts, roots)
+    if found := find(hosts, stores, text):
+        return found, True
     if "://" in text or os.path.isfile(text):
-        return Manifest.load(text)
-    if found := find(hosts, text, roots):
-        return found
-    known = ", ".join(sorted(repr(m.name) for m in _committed(hosts, roots, None).values())[:_SHOWN]) or "none"
+        return Manifest.load(text), False
+    known = [repr(m.name) for several in _committed(hosts, stores, None).values() for m in several]
     raise CheckpointNotFoundError(
         f"{text!r} is neither a manifest file nor the name of a checkpoint in the stores that can be reached "
-        f"({', '.join(roots or ('the default root',))}); there: {known}. Give the path of a saved "
-        "manifest, or where the store is with root="
+        f"({', '.join(roots or (default_root(),))}); there: {_several(sorted(known)) or 'none'}. Give the path of a "
+        "saved manifest, or where the store is with root="
     )
 
 
@@ -146,8 +175,8 @@ def stores_in_reach(hosts: Hosts, roots: tuple[str, ...] | None, named: Sequence
     """Find the stores that some process can reach, by id, each with one place to reach it from."""
     found: dict[str, Place] = {}
     for address, stores in hosts.each(errands.discover, roots, list(named)).items():
-        for store, root in stores.items():
-            found.setdefault(store, (address, root))
+        for store, ref in stores.items():
+            found.setdefault(store, Place(address, ref))
     return found
 
 
@@ -157,67 +186,87 @@ def places_of(hosts: Hosts, manifest: ManifestData, roots: tuple[str, ...] | Non
     return {n: found[s.id] for n, s in enumerate(manifest.stores) if s.id in found}
 
 
-def require_present(hosts: Hosts, manifest: ManifestData, roots: tuple[str, ...] | None) -> None:
-    """Raise unless every partition has a file of the right size in some store in reach. Opens none of them."""
+def require_present(hosts: Hosts, manifest: Manifest, roots: tuple[str, ...] | None) -> Manifest:
+    """Raise unless every partition has a file of the right size in some store in reach. Opens none of them.
+
+    Returns
+    -------
+    Manifest
+        With its stores where they were found.
+    """
     places = places_of(hosts, manifest, roots)
-    listings = hosts.at(errands.present, [(address, (root, manifest.run)) for address, root in places.values()])
+    calls = [(address, (store.root, manifest.run)) for address, store in places.values()]
     sound: set[int] = set()
     damaged: dict[int, str] = {}
-    for number, listing in zip(places, listings, strict=True):
+    for number, listing in zip(places, hosts.at(errands.present, calls), strict=True):
         for n, (name, size) in manifest.files(number).items():
             if listing.get(name) == size:
                 sound.add(n)
             elif name in listing:
-                path = Store(places[number][1], "").partition_path(manifest.run, n, manifest.partitions[n].digest)
-                damaged[n] = f"{path} has {listing[name]:,} bytes, not {size:,}"
+                at = Store(places[number].store.root, "")
+                path = at.partition_path(manifest.run, n, manifest.partitions[n].digest)
+                damaged[n] = f"partition {n}: {path} has {listing[name]:,} bytes, not {size:,}"
     if gone := [n for n in range(manifest.npartitions) if n not in sound and n not in damaged]:
         raise _missing(manifest, gone)
     if bad := {n: text for n, text in damaged.items() if n not in sound}:
         raise CorruptPartitionError(
-            f"{manifest!r}: {len(bad)} of its files are damaged: "
-            + _several([f"partition {n}: {text}" for n, text in bad.items()])
-            + ". Make the checkpoint again from its source",
+            f"{manifest!r}: {len(bad)} of its files are damaged: {_several(list(bad.values()))}. {REMAKE}",
             partitions=sorted(bad),
         )
+    return manifest.located({manifest.stores[n].id: place.store for n, place in places.items()})
 
 
-def _committed(hosts: Hosts, roots: tuple[str, ...] | None, checkpoint: str | None) -> dict[str, Manifest]:
+def latest_generation(hosts: Hosts, stores: Mapping[str, Place], checkpoint: str) -> int:
+    """Give the highest generation of a checkpoint that has a manifest anywhere in reach, sound or not; 0 for none."""
+    calls = [(address, (store.root, checkpoint)) for address, store in stores.values()]
+    return max(hosts.at(errands.latest_generation, calls), default=0)
+
+
+def _committed(hosts: Hosts, stores: Mapping[str, Place], checkpoint: str | None) -> dict[str, list[Manifest]]:
+    """Read the manifests in some stores; by id, the latest of those that know of each other, located."""
     by_address: dict[str, list[str]] = {}
-    for address, root in stores_in_reach(hosts, roots).values():
-        by_address.setdefault(address, []).append(root)
-    found: dict[str, Manifest] = {}
+    for address, store in stores.values():
+        by_address.setdefault(address, []).append(store.root)
+    refs = {store: place.store for store, place in stores.items()}
+    found: dict[str, list[Manifest]] = {}
     for contents in hosts.at(errands.manifests, [(a, (paths, checkpoint)) for a, paths in by_address.items()]):
-        for content in contents:
+        for path, content in contents:
             try:
-                manifest = Manifest.from_json(content, "a manifest in a store")
+                manifest = Manifest.from_json(content, path)
             except ManifestError as e:
                 if checkpoint is not None:
-                    raise
+                    raise ManifestError(f"{e}. Remove that file, or replace the checkpoint with overwrite=True") from e
                 logger.warning("passed over: %s", e)
                 continue
-            if manifest.id not in found or found[manifest.id].run.generation < manifest.run.generation:
-                found[manifest.id] = manifest
-    return found
+            found.setdefault(manifest.id, []).append(manifest.located(refs))
+    return {id_: _latest(manifests) for id_, manifests in found.items()}
+
+
+def _latest(manifests: Sequence[Manifest]) -> list[Manifest]:
+    """Keep those without a later generation. Generations count on from each other only where they share a store."""
+
+    def is_older(one: Manifest, other: Manifest) -> bool:
+        shared = {s.id for s in one.stores} & {s.id for s in other.stores}
+        return bool(shared) and one.run.generation < other.run.generation
+
+    different = list({m.digest: m for m in manifests}.values())
+    return [m for m in different if not any(is_older(m, other) for other in different)]
 
 
 def _missing(manifest: ManifestData, gone: Iterable[int]) -> MissingPartitionError:
     numbers = sorted(set(gone))
     refs = [manifest.stores[h] for h in sorted({h for n in numbers for h in manifest.partitions[n].holders})]
-    shown = ", ".join(map(str, numbers[:_SHOWN])) + (
-        f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
-    )
     return MissingPartitionError(
         f"{manifest!r}: {manifest.npartitions - len(numbers)} of {manifest.npartitions} partitions are present; "
-        f"missing or out of reach: {shown}, which belong in "
+        f"missing or out of reach: {_several(list(map(str, numbers)), ', ')}, which belong in "
         + "; ".join(f"store {r.id} ({r.root} on host {r.host})" for r in refs)
-        + ". If a disk is mounted elsewhere now, say where with root=; if the files are gone, make the checkpoint "
-        "again from its source",
+        + ". If the checkpoint was made again since, rehydrate it by its name. If a disk is mounted elsewhere now, say "
+        f"where with root= or ckpt-spill.root. If the files are gone: {REMAKE}",
         partitions=numbers,
         stores=[r.id for r in refs],
     )
 
 
-def _several(problems: Sequence[CkptSpillError | str]) -> str:
-    return "; ".join(map(str, problems[:_SHOWN])) + (
-        f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-    )
+def _several(problems: Sequence[object], separator: str = "; ") -> str:
+    more = len(problems) - _SHOWN
+    return separator.join(map(str, problems[:_SHOWN])) + (f"{separator}and {more} more" if more > 0 else "")

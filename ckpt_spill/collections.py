@@ -12,12 +12,13 @@ import dask.array as da
 import dask.bag as db
 import dask.dataframe as dd
 import numpy as np
+from dask.base import tokenize
 from dask.core import flatten
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from ckpt_spill.errors import RefusedError, UnsupportedCollectionError
-from ckpt_spill.expr import read_frame, read_name
+from ckpt_spill.expr import expression_token, read_frame, read_name
 from ckpt_spill.graph import ReadLayer, grid_keys, optimized_frames, single_key, task_graph
 from ckpt_spill.manifest import ManifestData
 from ckpt_spill.store.inline import embed, extract
@@ -25,7 +26,6 @@ from ckpt_spill.store.scalars import dump_scalar
 from ckpt_spill.tasks import ReadJob
 
 Columns = Sequence[Hashable] | None
-Roots = tuple[str, ...] | None
 
 
 class Adapter(Protocol):
@@ -34,7 +34,7 @@ class Adapter(Protocol):
     def describe(self, collection: Any) -> dict[str, Any]:
         """Describe what is not in the partitions, in JSON."""
 
-    def rebuild(self, manifest: ManifestData, roots: Roots, columns: Columns) -> Any:
+    def rebuild(self, manifest: ManifestData, columns: Columns) -> Any:
         """Make the lazy collection."""
 
 
@@ -45,9 +45,11 @@ class FrameAdapter:
         """Meta (with known categories) and divisions."""
         return {"meta": embed(collection._meta), "divisions": list(map(dump_scalar, collection.divisions))}  # noqa: SLF001
 
-    def rebuild(self, manifest: ManifestData, roots: Roots, columns: Columns) -> Any:
+    def rebuild(self, manifest: ManifestData, columns: Columns) -> Any:
         """Read as an expression."""
-        frame = read_frame(manifest, roots, None)
+        if manifest.kind != "dataframe":
+            _refuse_columns(manifest, columns)
+        frame = read_frame(manifest)
         return frame if columns is None else frame[list(columns)]
 
 
@@ -59,11 +61,11 @@ class ArrayAdapter:
         chunks = [[None if math.isnan(c) else int(c) for c in axis] for axis in collection.chunks]
         return {"meta": embed(collection._meta), "dtype": embed(np.empty(0, collection.dtype)), "chunks": chunks}  # noqa: SLF001
 
-    def rebuild(self, manifest: ManifestData, roots: Roots, columns: Columns) -> Any:
+    def rebuild(self, manifest: ManifestData, columns: Columns) -> Any:
         """Read as a layer of blocks."""
         _refuse_columns(manifest, columns)
         chunks = tuple(tuple(math.nan if c is None else c for c in axis) for axis in manifest.collection["chunks"])
-        name, graph = _layer(manifest, roots, functools.partial(grid_keys, numblocks=tuple(map(len, chunks))))
+        name, graph = _layer(manifest, functools.partial(grid_keys, numblocks=tuple(map(len, chunks))))
         dtype = extract(manifest.collection["dtype"]).dtype
         return da.Array(graph, name, chunks, dtype=dtype, meta=extract(manifest.collection["meta"]))
 
@@ -75,10 +77,10 @@ class BagAdapter:
         """Nothing but the number of partitions, which the manifest has."""
         return {}
 
-    def rebuild(self, manifest: ManifestData, roots: Roots, columns: Columns) -> Any:
+    def rebuild(self, manifest: ManifestData, columns: Columns) -> Any:
         """Read as a layer of partitions."""
         _refuse_columns(manifest, columns)
-        name, graph = _layer(manifest, roots, functools.partial(grid_keys, numblocks=(manifest.npartitions,)))
+        name, graph = _layer(manifest, functools.partial(grid_keys, numblocks=(manifest.npartitions,)))
         return db.Bag(graph, name, manifest.npartitions)
 
 
@@ -89,10 +91,10 @@ class DelayedAdapter:
         """Give the length, where the value can be unpacked (``nout``)."""
         return {"length": collection._length}  # noqa: SLF001 (there is no public name)
 
-    def rebuild(self, manifest: ManifestData, roots: Roots, columns: Columns) -> Any:
+    def rebuild(self, manifest: ManifestData, columns: Columns) -> Any:
         """Read as a layer of one task."""
         _refuse_columns(manifest, columns)
-        name, graph = _layer(manifest, roots, single_key)
+        name, graph = _layer(manifest, single_key)
         return Delayed(name, graph, length=manifest.collection["length"])
 
 
@@ -126,6 +128,13 @@ def kind_of(collection: Any) -> str:
     )
 
 
+def token_of(collection: Any) -> str:
+    """Give the identity of a collection's content, as far as dask can tell: functions by name or code, and inputs."""
+    if isinstance(_KINDS[kind_of(collection)][1], FrameAdapter):
+        return expression_token(collection.expr)
+    return str(tokenize(collection))
+
+
 @dataclasses.dataclass(frozen=True)
 class Prepared:
     """A collection ready to be saved: its optimised form's description, and the key of each partition."""
@@ -153,18 +162,18 @@ def prepare(collections: Sequence[Any]) -> tuple[dict[Any, Any], list[Prepared]]
     return graph, prepared
 
 
-def rebuild(manifest: ManifestData, roots: Roots, columns: Columns) -> Any:
+def rebuild(manifest: ManifestData, columns: Columns) -> Any:
     """Make the lazy collection of a manifest."""
     if manifest.kind not in _KINDS:
         raise RefusedError(
             f"{manifest!r} is of a kind this release does not know: {manifest.kind!r}; install a newer one"
         )
-    return _KINDS[manifest.kind][1].rebuild(manifest, roots, columns)
+    return _KINDS[manifest.kind][1].rebuild(manifest, columns)
 
 
-def _layer(manifest: ManifestData, roots: Roots, numbering: Any) -> tuple[str, HighLevelGraph]:
-    name = read_name(manifest, roots, None)
-    job = ReadJob(manifest.run, manifest.stores, roots, None)
+def _layer(manifest: ManifestData, numbering: Any) -> tuple[str, HighLevelGraph]:
+    name = read_name(manifest, None)
+    job = ReadJob(manifest.run, manifest.stores, None)
     layer = ReadLayer(manifest, job, functools.partial(numbering, name))
     return name, HighLevelGraph({name: layer}, {name: set()})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,10 +10,10 @@ from ckpt_spill.errors import CkptSpillError, MissingPartitionError
 from ckpt_spill.ongoing import abandon
 from ckpt_spill.store import partition as partition_files
 from ckpt_spill.store.partition import Identity
-from ckpt_spill.store.preflight import check_root
+from ckpt_spill.store.preflight import check_root, too_full
 from ckpt_spill.store.runs import Run
 from ckpt_spill.store.store import Store
-from ckpt_spill.tasks import Record, record_of, scratch_here, settings_here
+from ckpt_spill.tasks import Record, StoreRef, record_of, scratch_here, settings_here
 
 _PATIENCE = 30  # seconds
 
@@ -26,41 +27,54 @@ class Survey(NamedTuple):
 
 
 def survey(roots: tuple[str, ...] | None) -> Survey:
-    """Make and check every root of this worker; give the stores in them by id."""
+    """Make and check every root of this worker; give the stores in them by id.
+
+    One drive that is full is no problem while others are not.
+    """
     try:
         settings = settings_here(roots)
     except CkptSpillError as e:
         return Survey({}, [str(e)], [])
-    result = Survey({}, [], [])
+    result, full = Survey({}, [], []), []
     for root in settings.roots:
-        store, problems, warnings = check_root(root, min_free=settings.min_free, scratch=scratch_here())
+        store, problems, warnings = check_root(root, scratch=scratch_here())
         result.problems.extend(f"{root}: {p}" for p in problems)
         result.warnings.extend(warnings)
         if store is not None:
             result.stores[store.id] = root
+            full += too_full(root, settings.min_free)
+    if len(full) == len(settings.roots):
+        result.problems.extend(full)
     return result
 
 
-def discover(roots: tuple[str, ...] | None, named: Sequence[str] = ()) -> dict[str, str]:
-    """Find the stores within reach, by id: in this worker's roots, in ``roots`` and in those that a manifest names."""
-    found: dict[str, str] = {}
-    for root in dict.fromkeys((*settings_here(roots).roots, *settings_here(None).roots, *named)):
+def discover(roots: tuple[str, ...] | None, named: Sequence[str] = ()) -> dict[str, StoreRef]:
+    """Find the stores within reach, by id: in ``roots``, in those that a manifest names, in this worker's own."""
+    found: dict[str, StoreRef] = {}
+    given = settings_here(roots).roots if roots else ()
+    for root in dict.fromkeys((*given, *named, *settings_here(None).roots)):
         if store := Store.open(root):
-            found.setdefault(store.id, root)
+            found.setdefault(store.id, StoreRef(store.id, root, socket.gethostname()))
     return found
 
 
-def manifests(roots: Sequence[str], checkpoint: str | None) -> list[bytes]:
-    """Read the committed manifests of one checkpoint, or of all, in some stores."""
+def manifests(roots: Sequence[str], checkpoint: str | None) -> list[tuple[str, bytes]]:
+    """Read the committed manifests of one checkpoint, or of all, in some stores; give their paths and contents."""
     return [m for root in roots if (store := Store.open(root)) for m in store.manifests(checkpoint)]
 
 
-def begin(root: str, run: Run, intent: bytes) -> list[Record]:
+def latest_generation(root: str, checkpoint: str) -> int:
+    """Give the highest generation of a checkpoint with a manifest in one store, sound or not; 0 for none."""
+    store = Store.open(root)
+    return store.latest(checkpoint) if store else 0
+
+
+def begin(root: str, run: Run, intent: bytes, durable: bool) -> list[Record]:  # noqa: FBT001
     """Start a run in a store; give what it takes over from earlier runs of the same content that did not finish."""
     store, settings = Store.create(root), settings_here(None)
-    records = [record_of(run, n, store, written) for n, written in store.adopt(run, threads=settings.threads)]
     store.begin(run, intent)
-    return records
+    adopted = store.adopt(run, threads=settings.threads, durable=durable)
+    return [record_of(run, n, store, written) for n, written in adopted]
 
 
 def seal(root: str, run: Run, expected: Mapping[str, int], durable: bool) -> list[str]:  # noqa: FBT001
@@ -68,16 +82,33 @@ def seal(root: str, run: Run, expected: Mapping[str, int], durable: bool) -> lis
     return Store.create(root).seal(run, expected, durable=durable)
 
 
-def commit(root: str, run: Run, manifest: bytes, durable: bool) -> bool:  # noqa: FBT001
-    """Write the manifest into one store; False if another run has committed this generation."""
-    return Store.create(root).commit(run, manifest, durable=durable)
+def commit(
+    root: str,
+    run: Run,
+    manifest: bytes,
+    expected: Mapping[str, int],
+    durable: bool,  # noqa: FBT001
+) -> list[Run] | None:
+    """Write the manifest into one store; give the runs it makes useless, or None if another run came first."""
+    return Store.create(root).commit(run, manifest, expected, durable=durable)
 
 
-def sweep(root: str, run: Run) -> None:
-    """Remove what a committed run makes useless: earlier generations, unfinished runs, its own directory if empty."""
+def flush(root: str, run: Run, names: Sequence[str]) -> None:
+    """Make a committed run durable that was written without."""
+    Store.create(root).flush(run, names)
+
+
+def superseded(root: str, run: Run) -> list[Run]:
+    """Give the runs that a committed run makes useless."""
+    store = Store.open(root)
+    return [r for r in store.runs(run.checkpoint) if r != run and r.generation <= run.generation] if store else []
+
+
+def sweep(root: str, run: Run, others: Sequence[Run]) -> None:
+    """Remove runs that a committed one makes useless. Runs that began since are not among them, and are left alone."""
     if store := Store.open(root):
-        for other in store.runs(run.checkpoint):
-            if other.generation <= run.generation and (other != run or not store.present(run)):
+        for other in others:
+            if other.generation < run.generation or not store.is_committed(other):
                 store.remove(other)
 
 
@@ -90,6 +121,15 @@ def present(root: str, run: Run) -> dict[str, int]:
 def remove(root: str, run: Run) -> None:
     """Remove a run from one store."""
     if store := Store.open(root):
+        store.remove(run)
+
+
+def delete(root: str, run: Run) -> None:
+    """Remove a run from one store, and the generations before it first, so that none of them comes back."""
+    if store := Store.open(root):
+        for other in store.runs(run.checkpoint):
+            if other.generation < run.generation:
+                store.remove(other)
         store.remove(run)
 
 

@@ -9,8 +9,9 @@ from typing import Any
 # Expressions are dask's own extension point for readers, but are only importable from private modules.
 from dask._collections import new_collection
 from dask.base import tokenize
-from dask.dataframe.dask_expr._expr import Index, Projection, determine_column_projection
+from dask.dataframe.dask_expr._expr import Expr, Index, Projection, determine_column_projection
 from dask.dataframe.dask_expr.io.io import IO
+from dask.dataframe.dask_expr.io.parquet import ReadParquet
 
 from ckpt_spill.graph import read_task
 from ckpt_spill.manifest import ManifestData
@@ -26,12 +27,17 @@ class ReadFrame(IO):
     their own.
     """
 
-    _parameters = ["manifest", "roots", "columns"]  # noqa: RUF012 (as dask declares it)
-    _defaults = {"roots": None, "columns": None}  # noqa: RUF012
+    _parameters = ["manifest", "columns"]  # noqa: RUF012 (as dask declares it)
+    _defaults = {"columns": None}  # noqa: RUF012
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        # Dask gives the first of several expressions of one name for all of them, unless they have an __init__: but
+        # reads of the same content may look for it in other places.
+        super().__init__()
 
     @functools.cached_property
     def _name(self) -> str:
-        return read_name(self.manifest, self.operand("roots"), self._selected)
+        return read_name(self.manifest, self._selected)
 
     @functools.cached_property
     def _selected(self) -> tuple[Hashable, ...] | None:
@@ -53,7 +59,7 @@ class ReadFrame(IO):
         return tuple(map(load_scalar, self.manifest.collection["divisions"]))
 
     def _layer(self) -> dict[Any, Any]:
-        job = ReadJob(self.manifest.run, self.manifest.stores, self.operand("roots"), self._selected)
+        job = ReadJob(self.manifest.run, self.manifest.stores, self._selected)
         return {
             (self._name, n): read_task((self._name, n), self.manifest, n, job) for n in range(self.manifest.npartitions)
         }
@@ -74,11 +80,26 @@ class ReadFrame(IO):
         return type(parent)(narrower, *parent.operands[1:])
 
 
-def read_name(manifest: ManifestData, roots: Any, columns: Any) -> str:
-    """Name of a read's tasks: made of what is read and never of anything else, as a key must not name two contents."""
-    return f"rehydrate-{tokenize(manifest.digest, roots, columns)}"
+def expression_token(expression: Any) -> str:
+    """Give a dask-expr expression's deterministic token.
+
+    That of ``read_parquet``, as of dask 2026.8, covers an open dataset, which has another one in each process; here
+    what identifies the files is taken instead: their paths, sizes and times.
+    """
+    if isinstance(expression, ReadParquet):
+        named = zip(expression._parameters, expression.operands, strict=True)  # noqa: SLF001
+        content = [operand for name, operand in named if name not in ("_dataset_info_cache", "_pq_length_stats")]
+        return str(tokenize(type(expression).__name__, expression.checksum, content))
+    if not isinstance(expression, Expr) or not list(expression.find_operations(ReadParquet)):
+        return str(tokenize(expression))
+    return str(tokenize(type(expression).__name__, list(map(expression_token, expression.operands))))
 
 
-def read_frame(manifest: ManifestData, roots: tuple[str, ...] | None, columns: list[Hashable] | None) -> Any:
+def read_name(manifest: ManifestData, columns: tuple[Hashable, ...] | None) -> str:
+    """Name a read's tasks after what is read and nothing else, as a key must not name two contents."""
+    return f"rehydrate-{tokenize(manifest.digest, columns)}"
+
+
+def read_frame(manifest: ManifestData) -> Any:
     """Make the lazy frame, series or index of a manifest."""
-    return new_collection(ReadFrame(manifest, roots, columns))
+    return new_collection(ReadFrame(manifest))

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import dask
 from dask.base import get_scheduler
-from distributed import Client, as_completed
+from distributed import Client, as_completed, get_worker, rejoin, secede
 
 from ckpt_spill.errors import CkptSpillError, RefusedError, WriteError
 from ckpt_spill.tasks import errand_of
@@ -105,6 +105,10 @@ class Workers:
 
     def compute(self, graph: dict[Any, Any], keys: Sequence[Any]) -> Generator[Any]:
         """Give each result as it comes and let its future go, so that a worker lost later costs nothing."""
+        with _leaving_the_thread_pool():
+            yield from self._results(graph, keys)
+
+    def _results(self, graph: dict[Any, Any], keys: Sequence[Any]) -> Generator[Any]:
         pending = set(self._client.get(graph, list(keys), sync=False))
         try:
             for future, result in as_completed(list(pending), with_results=True):
@@ -133,6 +137,21 @@ class Workers:
             if isinstance(answer, BaseException):
                 raise CkptSpillError(f"worker {address} failed in {function.__name__!r}: {answer!r}") from answer
         return answers
+
+
+@contextlib.contextmanager
+def _leaving_the_thread_pool() -> Generator[None]:
+    """Inside a task, give its thread back while it waits for other tasks, which may need it."""
+    try:
+        get_worker()
+    except ValueError:
+        yield
+        return
+    secede()
+    try:
+        yield
+    finally:
+        rejoin()
 
 
 def _nothing() -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
-from urllib.parse import urlsplit
 
 import fsspec
 import numpy as np
 from blake3 import blake3
 from dask.utils import format_bytes
+from fsspec.implementations.local import LocalFileSystem
 
 from ckpt_spill.errors import CheckpointNotFoundError, ManifestError
 from ckpt_spill.store.files import write_atomic
@@ -88,6 +89,8 @@ class ManifestData:
         Its description: meta, divisions, chunks.
     created : str
         UTC, ISO 8601.
+    durable : bool
+        Whether it was flushed to disk.
     stores : tuple of StoreRef
     partitions : PartitionTable
     """
@@ -99,6 +102,7 @@ class ManifestData:
     kind: str
     collection: dict[str, Any]
     created: str
+    durable: bool
     stores: tuple[StoreRef, ...]
     partitions: PartitionTable
 
@@ -116,11 +120,12 @@ class ManifestData:
             "kind": self.kind,
             "collection": self.collection,
             "created": self.created,
+            "durable": self.durable,
             "stores": [dataclasses.asdict(s) for s in self.stores],
             "partitions": {
                 "nbytes": table.nbytes.tolist(),
                 "stored_nbytes": table.stored_nbytes.tolist(),
-                "digests": [table.digests[n : n + _DIGEST].hex() for n in range(0, len(table.digests), _DIGEST)],
+                "digests": base64.b64encode(table.digests).decode(),
                 "holders": [list(h) for h in table.holders],
             },
         }
@@ -153,10 +158,13 @@ class ManifestData:
 
     @classmethod
     def _from_body(cls, *, partitions: dict[str, Any], stores: list[Any], **body: Any) -> Self:
+        texts = [body[name] for name in ("id", "name", "token", "identity", "run", "kind", "created")]
+        if not all(isinstance(t, str) for t in texts) or type(body["generation"]) is not int:
+            raise ValueError("a member of another type")
         run = Run(body["id"], body.pop("generation"), body.pop("identity"), body.pop("run"))
-        digests = b"".join(bytes.fromhex(d) for d in partitions["digests"])
+        digests = base64.b64decode(partitions["digests"], validate=True)
         columns = [partitions[c] for c in ("nbytes", "stored_nbytes", "holders")]
-        if {len(c) for c in columns} != {len(partitions["digests"])} or len(digests) != _DIGEST * len(columns[0]):
+        if any(len(c) * _DIGEST != len(digests) for c in columns):
             raise ValueError("columns of unequal length")
         refs = tuple(StoreRef(**s) for s in stores)
         shared: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -168,8 +176,13 @@ class ManifestData:
 
     @functools.cached_property
     def digest(self) -> str:
-        """BLAKE3 of the manifest, in hex: names this content and no other."""
-        return str(blake3(self.to_json()).hexdigest())
+        """BLAKE3, in hex, of everything but where the stores were last seen: names this content and no other."""
+        anywhere = dataclasses.replace(self, stores=tuple(StoreRef(s.id, "", "") for s in self.stores))
+        return str(blake3(anywhere.to_json()).hexdigest())
+
+    def located(self, found: Mapping[str, StoreRef]) -> Self:
+        """Give the same manifest with its stores where they are now, as far as they were found."""
+        return dataclasses.replace(self, stores=tuple(found.get(s.id, s) for s in self.stores))
 
     def __dask_tokenize__(self) -> str:
         return self.digest
@@ -189,11 +202,10 @@ class ManifestData:
         url : str or path
             A path, or an address for fsspec.
         """
-        url = os.fspath(url)
-        if path := _local_path(url):
-            write_atomic(os.path.abspath(path), self.to_json(), durable=True)
+        if path := local_path(url):
+            write_atomic(path, self.to_json(), durable=True)
         else:
-            with fsspec.open(url, "wb") as file:
+            with fsspec.open(os.fspath(url), "wb") as file:
                 file.write(self.to_json())
 
     @classmethod
@@ -218,6 +230,8 @@ class ManifestData:
                 content = file.read()
         except FileNotFoundError:
             raise CheckpointNotFoundError(f"there is no manifest at {url}") from None
+        except IsADirectoryError:
+            raise ManifestError(f"{url} is a directory, not a manifest") from None
         return cls.from_json(content, url)
 
     # ---------------------------------------------------------------------------------------------------- sums
@@ -255,16 +269,24 @@ class ManifestData:
         )
 
 
-def collect(records: Iterable[Record], npartitions: int) -> tuple[tuple[StoreRef, ...], PartitionTable]:
+def collect(
+    records: Iterable[Record], npartitions: int, reachable: Iterable[StoreRef]
+) -> tuple[tuple[StoreRef, ...], PartitionTable]:
     """Turn records into a manifest's two tables; one record a partition, the first that came."""
     first: dict[int, Record] = {}
     for record in records:
         first.setdefault(record.partition, record)
     ordered = [first[n] for n in range(npartitions)]
-    refs = {r.store: StoreRef(r.store, r.root, r.host) for r in ordered}
+    refs = {r.id: r for r in reachable} | {r.store: StoreRef(r.store, r.root, r.host) for r in ordered}
     number = {store: n for n, store in enumerate(refs)}
     rows = (Partition(r.nbytes, r.stored_nbytes, r.digest, (number[r.store],)) for r in ordered)
     return tuple(refs.values()), PartitionTable.of(rows)
+
+
+def local_path(url: str | os.PathLike[str]) -> str | None:
+    """Give the absolute path of a local file, with or without ``file://``; None for other addresses."""
+    file_system, path = fsspec.core.url_to_fs(os.fspath(url))
+    return os.path.abspath(path) if isinstance(file_system, LocalFileSystem) else None
 
 
 def _canonical(body: Any) -> bytes:
@@ -273,11 +295,3 @@ def _canonical(body: Any) -> bytes:
 
 def _hash(text: bytes) -> bytes:
     return str(blake3(text).hexdigest()).encode()
-
-
-def _local_path(url: str) -> str | None:
-    """Give the path of a local file, with or without ``file://``; None for other addresses."""
-    parts = urlsplit(url)
-    if parts.scheme in ("file", "local"):
-        return parts.path
-    return None if "://" in url or "::" in url else url

@@ -11,6 +11,7 @@ from distributed import Client
 from ckpt_spill.catalog import Manifest, require_present, resolve
 from ckpt_spill.collections import rebuild
 from ckpt_spill.config import Roots, requested_roots
+from ckpt_spill.errors import MissingPartitionError, RefusedError
 from ckpt_spill.hosts import connect
 from ckpt_spill.persist import persist_to_disk
 
@@ -67,10 +68,18 @@ def rehydrate(
     >>> ddf = cs.rehydrate("by-order.json")  # doctest: +SKIP
     >>> ddf["l_extendedprice"].sum().compute()  # doctest: +SKIP
     """
+    if columns is not None and (isinstance(columns, str) or not isinstance(columns, Sequence)):
+        raise RefusedError(f"columns has to be a list of labels, not {columns!r}")
     hosts, roots = connect(client), requested_roots(root)
-    found = resolve(manifest, hosts, roots)
-    require_present(hosts, found, roots)
-    return rebuild(found, roots, columns)
+    found, by_name = resolve(manifest, hosts, roots)
+    try:
+        located = require_present(hosts, found, roots)
+    except MissingPartitionError:
+        newer, _ = resolve(manifest, hosts, roots) if by_name else (found, False)
+        if newer == found:
+            raise
+        located = require_present(hosts, newer, roots)  # it was replaced while we looked
+    return rebuild(located, columns)
 
 
 def checkpoint(collection: Any, name: str, **kwargs: Any) -> Any:

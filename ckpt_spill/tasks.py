@@ -69,15 +69,12 @@ class ReadJob:
     run : Run
     stores : tuple of StoreRef
         Stores that hold partitions.
-    roots : tuple of str or None
-        More directories to look for those stores in.
     columns : tuple or None
         Labels of the columns to read; None for everything.
     """
 
     run: Run
     stores: tuple[StoreRef, ...]
-    roots: tuple[str, ...] | None
     columns: tuple[Hashable, ...] | None
 
 
@@ -97,7 +94,7 @@ def write_partition(value: Any, partition: int, job: WriteJob) -> Record:
 
 
 def _write_to(root: str, value: Any, partition: int, job: WriteJob, settings: Settings) -> Record:
-    store = Store.open(root) or _checked_store(root, settings)
+    store = Store.open(root) or _checked_store(root)
     identity = Identity(job.run.checkpoint, job.run.generation, partition)
     write = functools.partial(
         partition_files.write,
@@ -111,9 +108,9 @@ def _write_to(root: str, value: Any, partition: int, job: WriteJob, settings: Se
     return record_of(job.run, partition, store, written)
 
 
-def _checked_store(root: str, settings: Settings) -> Store:
+def _checked_store(root: str) -> Store:
     """Check and make a root that no preflight has seen, as this worker joined later."""
-    store, problems, _ = check_root(root, min_free=settings.min_free, scratch=scratch_here())
+    store, problems, _ = check_root(root, scratch=scratch_here())
     if store is None:
         raise RootError(f"cannot write checkpoints in {root} on {_worker_name()}: {problems}", problems=problems)
     return store
@@ -132,11 +129,11 @@ def _naming(partition: int, job: WriteJob) -> Iterator[None]:
 
 def read_partition(job: ReadJob, partition: int, digest: bytes, holders: Sequence[int]) -> Any:
     """Read one partition, or some columns of it, from the first store in reach that has a sound copy."""
-    settings = settings_here(job.roots)
+    settings = settings_here(None)
     identity = Identity(job.run.checkpoint, job.run.generation, partition)
     failures: list[ReadError | OSError] = []
     for ref in (job.stores[h] for h in holders):
-        store = find_store(ref.id, (*settings.roots, ref.root))
+        store = find_store(ref.id, (ref.root, *settings.roots))
         if store is None:
             continue
         try:
@@ -153,7 +150,7 @@ def read_partition(job: ReadJob, partition: int, digest: bytes, holders: Sequenc
         if isinstance(failure, ReadError):
             raise type(failure)(
                 f"partition {partition} of checkpoint {job.run.checkpoint!r}, read by {_worker_name()} on host "
-                f"{socket.gethostname()}: {failure}",
+                f"{socket.gethostname()}: {failure}. Delete the checkpoint and make it again from its source",
                 **{**failure.details, "partition": partition},
             ) from failure
     raise _missing(job, partition, [job.stores[h] for h in holders], settings, failures)
@@ -173,13 +170,13 @@ def _missing(
     reason = "; ".join(map(str, failures)) or "none of these stores can be seen from here"
     here = set()
     for ref in job.stores:
-        if store := find_store(ref.id, (*settings.roots, ref.root)):
+        if store := find_store(ref.id, (ref.root, *settings.roots)):
             here |= {parse_partition_file(name) for name in store.present(job.run)}
     return MissingPartitionError(
         f"partition {partition} of checkpoint {job.run.checkpoint!r} (generation {job.run.generation}) cannot be read "
         f"by {_worker_name()} on host {socket.gethostname()}. It should be in {places}: {reason}. {len(here)} "
         "other partition files of it are in reach here. If the disk is mounted elsewhere now, say where with "
-        "rehydrate(..., root=...); if the files are gone, make the checkpoint again from its source",
+        "rehydrate(..., root=...); if the files are gone, delete() the checkpoint and make it again from its source",
         partitions=[partition],
         stores=[ref.id for ref in refs],
     )

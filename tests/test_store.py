@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -12,13 +13,14 @@ import pytest
 
 import ckpt_spill as cs
 from ckpt_spill.store import partition as partition_files
-from ckpt_spill.store.files import TEMPORARY, full_disk_errors, make_directory, write_atomic
+from ckpt_spill.store.files import TEMPORARY, locked, make_directory, write_atomic, write_errors
 from ckpt_spill.store.partition import Identity
-from ckpt_spill.store.preflight import check_root, file_system
+from ckpt_spill.store.preflight import check_root, file_system, too_full
 from ckpt_spill.store.runs import Run, parse_partition_file, partition_file, slug
 from ckpt_spill.store.store import MARKER, Store, find_store
 
 RUN = Run("name", 1, "0" * 16, "0" * 8)
+MANIFEST = json.dumps({"body": {"generation": 1, "identity": RUN.identity, "run": RUN.run}}).encode()
 
 
 @pytest.fixture
@@ -105,7 +107,7 @@ class TestPublish:
             store = Store.create(str(tmp_path / "a" / "root"))
             store.begin(RUN, b"{}")
             publish(store, RUN, 0, np.arange(3))
-            store.commit(RUN, b"{}", durable=True)
+            store.commit(RUN, b"{}", {}, durable=True)
         finally:
             os.umask(before)
         for directory, _, files in os.walk(tmp_path / "a"):
@@ -119,7 +121,7 @@ class TestLinks:
     def test_directories_are_no_links(self, store, tmp_path, depth):
         """Nothing is read, written or removed through a link anywhere below the root."""
         written = publish(store, RUN, 0, np.arange(3))
-        store.commit(RUN, b"{}", durable=False)
+        store.commit(RUN, MANIFEST, {}, durable=False)
         inner = os.path.join(store.root, *["checkpoints", RUN.slug, RUN.directory][: depth + 1])
         os.rename(inner, tmp_path / "elsewhere")
         os.symlink(tmp_path / "elsewhere", inner)
@@ -131,7 +133,7 @@ class TestLinks:
         ):
             with pytest.raises(cs.RootError, match="is a link"):
                 attempt()
-        assert list(store.manifests()) == ([b"{}"] if depth == 2 else [])
+        assert [content for _, content in store.manifests()] == ([MANIFEST] if depth == 2 else [])
         assert len(files_below(tmp_path / "elsewhere")) == (1 if depth == 2 else 2)
 
     def test_manifests_are_no_links(self, store, tmp_path):
@@ -174,7 +176,8 @@ class TestRuns:
         publish(store, Run("name", 2, "0" * 16, "2" * 8), 6, np.arange(3))
         os.symlink(path, os.path.join(store.run_path(RUN), partition_file(7, bytes(32))))
         mine = Run("name", 1, "0" * 16, "3" * 8)
-        adopted = dict(store.adopt(mine, threads=1))
+        store.begin(mine, b"{}")
+        adopted = dict(store.adopt(mine, threads=1, durable=True))
         assert sorted(adopted) == [0, 1]
         for n, written in adopted.items():
             identity = Identity("name", 1, n)
@@ -204,7 +207,7 @@ class TestRuns:
         other = Run("other", 1, "0" * 16, "0" * 8)
         publish(store, RUN, 0, np.arange(3))
         publish(store, other, 0, np.arange(3))
-        store.commit(RUN, b'{"body": {"run": "00000000"}}', durable=False)
+        store.commit(RUN, MANIFEST, {}, durable=False)
         store.remove(RUN)
         store.remove(RUN)
         assert store.runs("name") == []
@@ -214,7 +217,103 @@ class TestRuns:
         assert files_below(store.root) == [foreign]
 
 
+class TestCommit:
+    def write(self, store, run):
+        written = publish(store, run, 0, np.arange(3))
+        return {partition_file(0, written.digest): written.stored_nbytes}
+
+    def manifest(self, run):
+        return json.dumps({"body": {"generation": run.generation, "identity": run.identity, "run": run.run}}).encode()
+
+    def test_one_run_has_the_generation(self, store):
+        """The second of two runs of a generation is told, and the first one's manifest stays."""
+        other = Run("name", 1, "0" * 16, "1" * 8)
+        expected, others = self.write(store, RUN), self.write(store, other)
+        assert store.commit(RUN, self.manifest(RUN), expected, durable=True) == [other]
+        assert store.commit(other, self.manifest(other), others, durable=True) is None
+        assert store.is_committed(RUN)
+        assert not store.is_committed(other)
+
+    def test_late_commits_are_refused(self, store):
+        """A run whose generation has come and gone meanwhile does not commit, nor one whose files are gone."""
+        expected = self.write(store, RUN)
+        newer = Run("name", 2, "0" * 16, "1" * 8)
+        store.commit(newer, self.manifest(newer), self.write(store, newer), durable=False)
+        assert store.commit(RUN, self.manifest(RUN), expected, durable=False) is None
+        store.remove(newer)
+        assert store.commit(RUN, self.manifest(RUN), expected | {"00000009-gone.part": 1}, durable=False) is None
+        assert list(store.manifests()) == []
+
+    def test_manifests_without_files_are_swept(self, store):
+        """What a commit makes useless includes manifests whose directory is gone."""
+        store.commit(RUN, self.manifest(RUN), self.write(store, RUN), durable=False)
+        subprocess.run(["rm", "-r", store.run_path(RUN)], check=True)
+        newer = Run("name", 2, "0" * 16, "1" * 8)
+        assert store.commit(newer, self.manifest(newer), self.write(store, newer), durable=False) == [RUN]
+        store.remove(RUN)
+        assert [json.loads(content)["body"]["generation"] for _, content in store.manifests()] == [2]
+
+    def test_odd_entries(self, store):
+        """Directories in the place of manifests and files in that of runs are passed over."""
+        store.begin(RUN, b"{}")
+        directory = os.path.dirname(store.run_path(RUN))
+        os.mkdir(os.path.join(directory, "g00000007.json"))
+        other = Run("name", 3, "0" * 16, "1" * 8)
+        open(os.path.join(directory, other.directory), "w").close()
+        assert list(store.manifests()) == []
+        assert store.present(other) == {}
+        store.remove(other)
+        store.remove(RUN)
+
+
+class TestOwners:
+    def test_others_stores_are_passed_over(self, store, tmp_path, caplog):
+        """A store that another user could have made is none: what is in it may be pickles."""
+        assert Store.open(store.root) == store
+        for path in (store.root, os.path.join(store.root, MARKER)):
+            os.chown(path, 12345, -1)
+            assert Store.open(store.root) is None
+            os.chown(path, os.geteuid(), -1)
+        store.begin(RUN, b"{}")
+        os.chown(os.path.join(store.root, "checkpoints"), 12345, -1)
+        assert Store.open(store.root) is None
+        os.chown(os.path.join(store.root, "checkpoints"), 0, -1)
+        os.chmod(store.root, 0o777)
+        assert Store.open(store.root) is None
+        os.chmod(store.root, 0o700)
+        assert Store.open(store.root) == store
+        assert "others than user" in caplog.text
+
+    def test_newer_stores_are_refused(self, store):
+        """A store of a format that is not known is not written to."""
+        with open(os.path.join(store.root, MARKER), "w") as f:
+            json.dump({"format": 2, "store": store.id}, f)
+        with pytest.raises(cs.RootError, match="format 2"):
+            Store.create(store.root)
+
+
 class TestFiles:
+    @pytest.mark.parametrize(
+        ("error", "kind"), [(FileNotFoundError, cs.ConflictError), (PermissionError, cs.WriteError)]
+    )
+    def test_system_errors_are_typed(self, tmp_path, error, kind):
+        """Whatever the system says while writing becomes an error of ours."""
+        with pytest.raises(kind, match=str(tmp_path)), write_errors(str(tmp_path), 1):
+            raise error(1, "no", str(tmp_path / "f"))
+
+    def test_locks(self, tmp_path):
+        """An exclusive lock is not had while a shared one is held; a file that is gone cannot be locked."""
+        path = str(tmp_path / "f")
+        with locked(path, exclusive=False) as held:
+            assert not held
+        open(path, "w").close()
+        with locked(path, exclusive=False) as held:
+            assert held
+            with locked(path, exclusive=True) as also:
+                assert not also
+        with locked(path, exclusive=True) as held:
+            assert held
+
     def test_write_atomic_replaces(self, tmp_path):
         """The new content is there or the old one, and no temporary file."""
         path = str(tmp_path / "f")
@@ -226,16 +325,14 @@ class TestFiles:
     def test_full_disk_is_explained(self, tmp_path):
         """No space becomes an error that says where, how much was wanted and what is free; other errors pass."""
         message = r"no room in .* 12,345 bytes .* bytes are free"
-        with pytest.raises(cs.DiskFullError, match=message) as e, full_disk_errors(str(tmp_path), 12345):
+        with pytest.raises(cs.DiskFullError, match=message) as e, write_errors(str(tmp_path), 12345):
             raise OSError(28, "No space left on device")
         assert (e.value.path, e.value.needed) == (str(tmp_path), 12345)
-        with pytest.raises(PermissionError), full_disk_errors(str(tmp_path), 1):
-            raise PermissionError(13, "no")
 
 
 class TestPreflight:
     def check(self, root, **options):
-        return check_root(str(root), **{"min_free": 0, "scratch": []} | options)
+        return check_root(str(root), **{"scratch": []} | options)
 
     def test_good(self, tmp_path):
         """A directory of ours, or one that can be made, is a root."""
@@ -278,9 +375,20 @@ class TestPreflight:
         assert os.listdir(tmp_path / "scratch") == []
 
     def test_too_little_space(self, tmp_path):
-        """Less than min-free is refused with both numbers."""
-        _, problems, _ = self.check(tmp_path, min_free=1 << 60)
-        assert "1,152,921,504,606,846,976" in problems[0]
+        """Less than min-free is told with both numbers."""
+        assert too_full(str(tmp_path), 0) == []
+        assert "1,152,921,504,606,846,976" in too_full(str(tmp_path), 1 << 60)[0]
+
+    def test_parent_that_lets_others_rename(self, tmp_path):
+        """A root in a directory where everybody may rename it is refused; with the sticky bit it is fine."""
+        parent = tmp_path / "shared"
+        parent.mkdir()
+        parent.chmod(0o777)
+        _, problems, _ = self.check(parent / "root")
+        assert "everybody may rename it" in problems[0]
+        parent.chmod(0o1777)
+        _, problems, _ = self.check(parent / "root")
+        assert problems == []
 
     def test_memory_backed(self, tmp_path):
         """A tmpfs works, with a warning."""

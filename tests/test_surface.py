@@ -27,6 +27,7 @@ LAYERS = [
     {"expr"},
     {"collections", "progress"},
     {"catalog"},
+    {"saving"},
     {"persist"},
     {"rehydrate"},
     {"__init__"},

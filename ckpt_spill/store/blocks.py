@@ -27,6 +27,9 @@ class BlockError(ValueError):
         self.buffer = buffer
         self.block = block
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BlockError, (str(self), self.buffer, self.block)
+
 
 @dataclass(frozen=True)
 class Piece:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 
-from ckpt_spill.errors import DiskFullError
+from ckpt_spill.errors import CkptSpillError, ConflictError, DiskFullError, WriteError
 
 TEMPORARY = "tmp-"
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -37,6 +38,19 @@ def sync_directory(path: str) -> None:
         os.close(fd)
 
 
+def sync_ancestors(path: str, root: str) -> None:
+    """Make the names in a directory and in all above it survive a power cut; above ``root``, those we may open."""
+    above = False
+    while True:
+        with contextlib.suppress(OSError) if above else contextlib.nullcontext():
+            sync_directory(path)
+        above |= path == root
+        parent = os.path.dirname(path)
+        if parent == path:
+            return
+        path = parent
+
+
 @contextlib.contextmanager
 def temporary(directory: str) -> Iterator[tuple[int, str]]:
     """Give a descriptor and path of a new file of mode 0600, removed at the end unless it was renamed.
@@ -59,7 +73,7 @@ def temporary(directory: str) -> Iterator[tuple[int, str]]:
 def write_atomic(path: str, content: bytes, *, durable: bool) -> None:
     """Put a small file in place, whole or not at all; one that was there before is replaced."""
     directory = os.path.dirname(path)
-    with full_disk_errors(directory, len(content)), temporary(directory) as (fd, name):
+    with write_errors(directory, len(content)), temporary(directory) as (fd, name):
         _fill(fd, content, durable=durable)
         os.rename(name, path)
     if durable:
@@ -75,7 +89,7 @@ def write_once(path: str, content: bytes, *, durable: bool) -> bool:
         Whether it was this call.
     """
     directory = os.path.dirname(path)
-    with full_disk_errors(directory, len(content)), temporary(directory) as (fd, name):
+    with write_errors(directory, len(content)), temporary(directory) as (fd, name):
         _fill(fd, content, durable=durable)
         try:
             os.link(name, path)  # which, unlike a rename, does not replace
@@ -94,22 +108,68 @@ def _fill(fd: int, content: bytes, *, durable: bool) -> None:
 
 
 @contextlib.contextmanager
-def full_disk_errors(directory: str, needed: int) -> Iterator[None]:
-    """Turn "no space", "over quota" and "file too large" into a ``DiskFullError`` that says what is there."""
+def write_errors(directory: str, needed: int) -> Iterator[None]:
+    """Turn what the system says while a file is written into an error that says what to do.
+
+    Parameters
+    ----------
+    directory : str
+        Where the file is made.
+    needed : int
+        Its size in bytes, as far as it is known.
+    """
     try:
         yield
+    except FileNotFoundError as e:
+        raise ConflictError(
+            f"{e.filename or directory} went away while it was being written: another run committed, or somebody "
+            "deleted, the checkpoint, or the disk is gone. Call again",
+            path=directory,
+        ) from e
     except OSError as e:
-        if e.errno not in _FULL:
+        if isinstance(e, CkptSpillError):
             raise
+        reason = e.strerror or str(e)
+        if e.errno not in _FULL:
+            raise WriteError(f"writing in {directory} failed: {reason}. Nothing was committed", path=directory) from e
         free = free_bytes(directory)
         raise DiskFullError(
-            f"no room in {directory}: writing {needed:,} bytes failed with {os.strerror(e.errno)!r}; {free:,} bytes "
-            "are free. Nothing was committed and what was there before is untouched: make room, or give another root, "
-            "and call again (partitions that are already on disk are kept)",
+            f"no room in {directory}: writing {needed:,} bytes failed with {reason!r}; {free:,} bytes are free. "
+            "Nothing was committed and what was there before is untouched: make room, or give another root, and call "
+            "again (partitions that are already on disk are kept)",
             path=directory,
             needed=needed,
             free=free,
         ) from e
+
+
+def sync_file(path: str) -> None:
+    """Put the data of a file that is closed on the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def locked(path: str, *, exclusive: bool) -> Iterator[bool]:
+    """Hold an advisory lock of a file; gives False at once where there is no such file or, if exclusive, it is held."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB if exclusive else fcntl.LOCK_SH)
+        except OSError:
+            yield False
+        else:
+            # The name may have been given to another file, or removed, before the lock was ours.
+            yield os.path.exists(path) and os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+    finally:
+        os.close(fd)
 
 
 def free_bytes(path: str) -> int:

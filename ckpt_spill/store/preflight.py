@@ -13,15 +13,13 @@ from ckpt_spill.store.store import Store
 _IN_MEMORY = {"tmpfs", "ramfs"}
 
 
-def check_root(root: str, *, min_free: int, scratch: Iterable[str]) -> tuple[Store | None, list[str], list[str]]:
+def check_root(root: str, *, scratch: Iterable[str]) -> tuple[Store | None, list[str], list[str]]:
     """Make and check a root.
 
     Parameters
     ----------
     root : str
         Absolute path.
-    min_free : int
-        Bytes that have to be free.
     scratch : iterable of str
         Directories that dask empties at a restart; a root may not lie inside one.
 
@@ -47,8 +45,6 @@ def check_root(root: str, *, min_free: int, scratch: Iterable[str]) -> tuple[Sto
                     pass
         except OSError as e:
             problems.append(f"it cannot be written: {e.strerror or e}")
-    if not problems and (free := free_bytes(root)) < min_free:
-        problems.append(f"only {free:,} bytes are free, ckpt-spill.min-free asks for {min_free:,}: make room")
     store = None
     if not problems:
         try:
@@ -61,16 +57,30 @@ def check_root(root: str, *, min_free: int, scratch: Iterable[str]) -> tuple[Sto
     return store, problems, warnings
 
 
+def too_full(root: str, min_free: int) -> list[str]:
+    """Say that there is too little space in a root, if so."""
+    free = free_bytes(root)
+    if free >= min_free:
+        return []
+    return [f"{root}: only {free:,} bytes are free, ckpt-spill.min-free asks for {min_free:,}: make room"]
+
+
 def _ownership(root: str) -> list[str]:
-    """Whoever else could write here could make us read what they wrote."""
+    """Whoever else could write here, or put another directory here, could make us read what they wrote."""
     status = os.stat(root)
     if not stat.S_ISDIR(status.st_mode):
         return ["it is not a directory"]
-    way_out = f"give a directory of your own, such as {os.path.join(root, 'ckpt')}, which will be made with mode 0700"
     if status.st_uid != os.geteuid():
-        return [f"it belongs to user {status.st_uid}, not to us ({os.geteuid()}): {way_out}"]
+        return [f"it belongs to user {status.st_uid}, not to us ({os.geteuid()}): give a directory of your own"]
     if status.st_mode & stat.S_IWOTH:
-        return [f"everybody may write in it (mode {stat.S_IMODE(status.st_mode):04o}): chmod o-w it, or {way_out}"]
+        way_out = f"chmod o-w it, or give {os.path.join(root, 'ckpt')}, which will be made with mode 0700"
+        return [f"everybody may write in it (mode {stat.S_IMODE(status.st_mode):04o}): {way_out}"]
+    parent = os.path.dirname(os.path.realpath(root))
+    above = os.stat(parent).st_mode
+    if above & stat.S_IWOTH and not above & stat.S_ISVTX:
+        return [
+            f"everybody may rename it, as {parent} is writable for all without the sticky bit: chmod o-w or +t that"
+        ]
     return []
 
 

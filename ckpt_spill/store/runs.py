@@ -8,8 +8,8 @@ import re
 from blake3 import blake3
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
-_RUN = re.compile(r"g(\d{8})-([0-9a-f]{16})-([0-9a-f]{8})")
-_MANIFEST = re.compile(r"g\d{8}\.json")
+_RUN = re.compile(r"g(\d{8,})-([0-9a-f]{16})-([0-9a-f]{8})")
+_MANIFEST = re.compile(r"g(\d{8,})\.json")
 _PARTITION = re.compile(r"(\d{8,})-([0-9a-f]{16})\.part")
 
 
@@ -62,9 +62,10 @@ def manifest_file(generation: int) -> str:
     return f"g{generation:08d}.json"
 
 
-def is_manifest_file(name: str) -> bool:
-    """Tell manifests from other files."""
-    return _MANIFEST.fullmatch(name) is not None
+def parse_manifest_file(name: str) -> int | None:
+    """Read the generation of a manifest; None for a file that is not ours."""
+    found = _MANIFEST.fullmatch(name)
+    return int(found[1]) if found else None
 
 
 def partition_file(partition: int, digest: bytes) -> str:

@@ -16,26 +16,39 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ckpt_spill.errors import ConflictError, ReadError, RootError
 from ckpt_spill.store.files import (
     TEMPORARY,
-    full_disk_errors,
+    locked,
     make_directory,
-    sync_directory,
+    sync_ancestors,
+    sync_file,
     temporary,
     write_atomic,
+    write_errors,
     write_once,
 )
 from ckpt_spill.store.partition import Identity, Written, verify
-from ckpt_spill.store.runs import Run, is_manifest_file, manifest_file, parse_partition_file, partition_file, slug
+from ckpt_spill.store.runs import (
+    Run,
+    manifest_file,
+    parse_manifest_file,
+    parse_partition_file,
+    partition_file,
+    slug,
+)
 
 MARKER = "ckpt-spill.json"
 INTENT = "run.json"
 _CHECKPOINTS = "checkpoints"
+
+logger = logging.getLogger("ckpt_spill")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +69,27 @@ class Store:
     # ------------------------------------------------------------------------------------------------- identity
     @classmethod
     def open(cls, root: str) -> Store | None:
-        """Open the store in ``root``; None where there is none."""
+        """Open the store in ``root``; None where there is none, or one that others could have put there."""
         try:
             fd = os.open(os.path.join(root, MARKER), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             with os.fdopen(fd, "rb") as file:
+                owners = {os.fstat(file.fileno()).st_uid}
                 marker = json.loads(file.read(4096))
-            return cls(root, str(marker["store"]))
-        except (OSError, ValueError, KeyError, TypeError):
+            if marker["format"] != 1:
+                raise RootError(f"{root} is a store of format {marker['format']!r}; install a newer release", path=root)
+            directory = os.stat(root)
+            owners.add(directory.st_uid)
+            with contextlib.suppress(FileNotFoundError):
+                owners.add(os.lstat(os.path.join(root, _CHECKPOINTS)).st_uid)
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            if isinstance(e, RootError):
+                raise
             return None
+        # Pickles are in there: whoever could have written them could run code here.
+        if not owners <= {os.geteuid(), 0} or directory.st_mode & stat.S_IWOTH:
+            logger.warning("passed over the store in %s: others than user %d may write there", root, os.geteuid())
+            return None
+        return cls(root, str(marker["store"]))
 
     @classmethod
     def create(cls, root: str) -> Store:
@@ -71,8 +97,7 @@ class Store:
         make_directory(root)
         while (store := cls.open(root)) is None:
             marker = json.dumps({"format": 1, "store": secrets.token_hex(16)}).encode()
-            write_once(os.path.join(root, MARKER), marker, durable=True)
-            if cls.open(root) is None:
+            if not write_once(os.path.join(root, MARKER), marker, durable=True) and cls.open(root) is None:
                 raise ConflictError(
                     f"{os.path.join(root, MARKER)} is not a marker of ours; give another root", path=root
                 )
@@ -81,29 +106,30 @@ class Store:
     # ------------------------------------------------------------------------------------------------- writing
     def begin(self, run: Run, intent: bytes) -> None:
         """Make a run's directory and note in it what is to be written."""
-        make_directory(self.run_path(run))
-        write_atomic(os.path.join(self.run_path(run), INTENT), intent, durable=False)
+        with write_errors(self.root, len(intent)), self._kept():
+            make_directory(self.run_path(run))
+            write_atomic(os.path.join(self.run_path(run), INTENT), intent, durable=False)
 
     def publish(self, run: Run, partition: int, write: Callable[[int], Written], *, needed: int) -> Written:
         """Let ``write`` fill a new file, then give it its name. On any failure nothing of it stays."""
         directory = self.run_path(run)
-        make_directory(directory)
-        with full_disk_errors(directory, needed), temporary(directory) as (fd, name):
-            written = write(fd)
-            os.rename(name, os.path.join(directory, partition_file(partition, written.digest)))
+        with write_errors(directory, needed):
+            make_directory(directory)
+            with temporary(directory) as (fd, name):
+                written = write(fd)
+                os.rename(name, os.path.join(directory, partition_file(partition, written.digest)))
         return written
 
-    def adopt(self, run: Run, *, threads: int) -> Iterator[tuple[int, Written]]:
+    def adopt(self, run: Run, *, threads: int, durable: bool) -> Iterator[tuple[int, Written]]:
         """Take over the verified partitions of unfinished runs of the same content, by hard link.
 
         A run that is still alive keeps its own names, so the worst that two at once can do is work twice.
         """
-        make_directory(self.run_path(run))
         seen = set()
         for other in self.runs(run.checkpoint):
             if other == run or (other.generation, other.identity) != (run.generation, run.identity):
                 continue
-            for name in self._listing(other):
+            for name in self.present(other):
                 partition = parse_partition_file(name)
                 if partition is None or name in seen:
                     continue
@@ -111,11 +137,13 @@ class Store:
                 path = os.path.join(self.run_path(other), name)
                 with contextlib.suppress(ReadError, FileNotFoundError):
                     written = verify(path, Identity(run.checkpoint, run.generation, partition), None, threads=threads)
+                    if durable:
+                        sync_file(path)  # the other run may not have been asked to
                     _link_or_move(path, os.path.join(self.run_path(run), partition_file(partition, written.digest)))
                     yield partition, written
 
     def seal(self, run: Run, expected: Mapping[str, int], *, durable: bool) -> list[str]:
-        """Remove what is not part of the run's result and make the rest durable; give the names that are missing.
+        """Remove what is not part of the run's result and make the names durable; give those that are missing.
 
         Parameters
         ----------
@@ -127,34 +155,76 @@ class Store:
         """
         directory = self.run_path(run)
         present = self._listing(run)
-        missing = [name for name, size in expected.items() if present.get(name) != size]
+        missing = _missing(expected, present)
         if not missing:
             for name in present.keys() - expected.keys() - {INTENT}:
                 _unlink_ours(directory, name)
             if durable:
-                for path in (directory, os.path.dirname(directory), os.path.join(self.root, _CHECKPOINTS), self.root):
-                    sync_directory(path)
+                with write_errors(directory, 0):
+                    sync_ancestors(directory, self.root)
         return missing
 
-    def commit(self, run: Run, manifest: bytes, *, durable: bool) -> bool:
-        """Write the manifest: from now on this run is the generation. False if another run is already."""
-        return write_once(self._manifest_path(run), manifest, durable=durable)
+    def flush(self, run: Run, names: Iterable[str]) -> None:
+        """Make files durable that were written without."""
+        directory = self.run_path(run)
+        with write_errors(directory, 0):
+            for name in names:
+                sync_file(os.path.join(directory, name))
+            sync_file(self._manifest_path(run))
+            sync_ancestors(directory, self.root)
+
+    def commit(self, run: Run, manifest: bytes, expected: Mapping[str, int], *, durable: bool) -> list[Run] | None:
+        """Write the manifest: from now on this run is the generation.
+
+        Returns
+        -------
+        list of Run or None
+            The runs that this one makes useless; None if another run has the generation, or a later one, already.
+        """
+        with self._kept():
+            make_directory(os.path.dirname(self.run_path(run)))
+            if self.latest(run.checkpoint) >= run.generation:
+                return None
+            if not write_once(self._manifest_path(run), manifest, durable=durable):
+                return None
+        # While nobody had the generation, one who had it may have come and gone and removed what is ours.
+        if self.latest(run.checkpoint) > run.generation or _missing(expected, self._listing(run)):
+            self.remove(run)
+            return None
+        return [other for other in self.runs(run.checkpoint) if other != run and other.generation <= run.generation]
 
     # ------------------------------------------------------------------------------------------------- looking
     def runs(self, checkpoint: str) -> list[Run]:
-        """All runs of a checkpoint here, committed or not, oldest generation first."""
-        names = _names(os.path.join(self.root, _CHECKPOINTS, slug(checkpoint)))
-        return sorted(filter(None, (Run.parse(checkpoint, n) for n in names)), key=lambda r: (r.generation, r.run))
+        """All runs of a checkpoint here, committed or not, oldest generation first.
 
-    def manifests(self, checkpoint: str | None = None) -> Iterator[bytes]:
-        """Manifests of the committed generations of one checkpoint, or of all."""
+        A manifest without a directory counts for the run it names.
+        """
+        names = set(_names(self._checkpoint_path(checkpoint)))
+        found = {run for name in names if (run := Run.parse(checkpoint, name))}
+        for _, content in self.manifests(checkpoint):
+            if run := _run_of(checkpoint, content):
+                found.add(run)
+        return sorted(found, key=lambda r: (r.generation, r.run))
+
+    def manifests(self, checkpoint: str | None = None) -> Iterator[tuple[str, bytes]]:
+        """Paths and contents of the manifests of the committed generations of one checkpoint, or of all."""
         top = os.path.join(self.root, _CHECKPOINTS)
         for directory in [slug(checkpoint)] if checkpoint is not None else sorted(_names(top)):
             for name in sorted(_names(os.path.join(top, directory))):
                 path = os.path.join(top, directory, name)
-                if is_manifest_file(name) and not os.path.islink(path):
+                if parse_manifest_file(name) is not None:
                     with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                        yield read_small(path)
+                        if stat.S_ISREG(os.lstat(path).st_mode):
+                            yield path, read_small(path)
+
+    def latest(self, checkpoint: str) -> int:
+        """Give the highest generation that has a manifest here, sound or not; 0 for none."""
+        names = _names(self._checkpoint_path(checkpoint))
+        return max((n for name in names if (n := parse_manifest_file(name)) is not None), default=0)
+
+    def is_committed(self, run: Run) -> bool:
+        """Tell whether the manifest of the run's generation is the run's."""
+        return any(_run_of(run.checkpoint, content) == run for _, content in self.manifests(run.checkpoint))
 
     def partition_path(self, run: Run, partition: int, digest: bytes) -> str:
         """Path of a partition file."""
@@ -168,8 +238,8 @@ class Store:
     def remove(self, run: Run) -> None:
         """Remove a run, its manifest first, and the directories that are empty then. Twice is fine."""
         manifest, directory = self._manifest_path(run), self.run_path(run)
-        with contextlib.suppress(FileNotFoundError):
-            if _run_of(read_small(manifest)) == run.run:
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            if _run_of(run.checkpoint, read_small(manifest)) == run:
                 os.unlink(manifest)
         for name in _names(directory):
             _unlink_ours(directory, name)
@@ -180,13 +250,14 @@ class Store:
     def _remove_empty(self, checkpoint_directory: str) -> None:
         """Remove a checkpoint's directory when nothing is in it, and the store when no checkpoint is.
 
-        A run that begins at the same moment makes its directories again; the marker goes only after the directory of
-        all checkpoints could be removed, that is, when no run has one.
+        The lock keeps out runs that begin: they would write into a store that has lost its identity.
         """
         with contextlib.suppress(OSError):
             os.rmdir(checkpoint_directory)
-            os.rmdir(os.path.dirname(checkpoint_directory))
-            os.unlink(os.path.join(self.root, MARKER))
+            with locked(os.path.join(self.root, MARKER), exclusive=True) as ours:
+                if ours:
+                    os.rmdir(os.path.dirname(checkpoint_directory))
+                    os.unlink(os.path.join(self.root, MARKER))
 
     # ------------------------------------------------------------------------------------------------- inside
     def run_path(self, run: Run) -> str:
@@ -200,6 +271,17 @@ class Store:
                 )
         return path
 
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Keep the store from being removed as empty while something is put into it."""
+        with locked(os.path.join(self.root, MARKER), exclusive=False) as ours:
+            if not ours:
+                raise ConflictError(f"the store in {self.root} was removed just now; call again", path=self.root)
+            yield
+
+    def _checkpoint_path(self, checkpoint: str) -> str:
+        return os.path.join(self.root, _CHECKPOINTS, slug(checkpoint))
+
     def _manifest_path(self, run: Run) -> str:
         return os.path.join(os.path.dirname(self.run_path(run)), manifest_file(run.generation))
 
@@ -210,7 +292,7 @@ class Store:
                 return {
                     e.name: e.stat(follow_symlinks=False).st_size for e in entries if e.is_file(follow_symlinks=False)
                 }
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
 
 
@@ -229,14 +311,19 @@ def read_small(path: str) -> bytes:
 def _unlink_ours(directory: str, name: str) -> None:
     """Remove a file that has a name of our making; others, whoever put them there, stay."""
     if name == INTENT or name.startswith(TEMPORARY) or parse_partition_file(name) is not None:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             os.unlink(os.path.join(directory, name))
 
 
-def _run_of(manifest: bytes) -> str | None:
+def _missing(expected: Mapping[str, int], present: Mapping[str, int]) -> list[str]:
+    return [name for name, size in expected.items() if present.get(name) != size]
+
+
+def _run_of(checkpoint: str, manifest: bytes) -> Run | None:
     """Give the run that a manifest belongs to; None for a damaged one."""
     try:
-        return str(json.loads(manifest)["body"]["run"])
+        body = json.loads(manifest)["body"]
+        return Run(checkpoint, int(body["generation"]), str(body["identity"]), str(body["run"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 

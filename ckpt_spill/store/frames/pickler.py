@@ -142,7 +142,7 @@ def _treatment(kind: type) -> tuple[Callable[[Any], Any] | None, bool]:
 
 
 def _is_trusted(named: Any) -> bool:
-    return str(named.__module__).partition(".")[0] in _TRUSTED
+    return str(getattr(named, "__module__", None)).partition(".")[0] in _TRUSTED
 
 
 # The reducers name only functions of numpy, pandas, pyarrow and the standard library: nothing of this package is
@@ -208,7 +208,7 @@ _REDUCERS: dict[type, Callable[[Any], Any]] = {
 def _name(obj: Any) -> str:
     """Name a class or function, or the class of an object."""
     kind: Any = type(obj)
-    named = obj if _treatment(kind)[1] else kind
+    named = obj if _treatment(kind)[1] and hasattr(obj, "__module__") else kind
     return f"{named.__module__}.{named.__qualname__}"
 
 
