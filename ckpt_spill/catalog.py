@@ -21,6 +21,7 @@ from ckpt_spill.errors import (
 )
 from ckpt_spill.hosts import Hosts, connect
 from ckpt_spill.manifest import ManifestData
+from ckpt_spill.store.runs import parse_manifest_file
 from ckpt_spill.store.store import Store
 from ckpt_spill.tasks import StoreRef
 
@@ -232,7 +233,7 @@ def _committed(hosts: Hosts, stores: Mapping[str, Place], checkpoint: str | None
     for contents in hosts.at(errands.manifests, [(a, (paths, checkpoint)) for a, paths in by_address.items()]):
         for path, content in contents:
             try:
-                manifest = Manifest.from_json(content, path)
+                manifest = _read_manifest(path, content)
             except ManifestError as e:
                 if checkpoint is not None:
                     raise ManifestError(f"{e}. Remove that file, or replace the checkpoint with overwrite=True") from e
@@ -240,6 +241,14 @@ def _committed(hosts: Hosts, stores: Mapping[str, Place], checkpoint: str | None
                 continue
             found.setdefault(manifest.id, []).append(manifest.located(refs))
     return {id_: _latest(manifests) for id_, manifests in found.items()}
+
+
+def _read_manifest(path: str, content: bytes) -> Manifest:
+    """Read a store's manifest, which has to be where it belongs."""
+    manifest = Manifest.from_json(content, path)
+    if parse_manifest_file(os.path.basename(path)) != manifest.run.generation:
+        raise ManifestError(f"{path} is the manifest of generation {manifest.run.generation}")
+    return manifest
 
 
 def _latest(manifests: Sequence[Manifest]) -> list[Manifest]:

@@ -110,6 +110,7 @@ def sweep(root: str, run: Run, others: Sequence[Run]) -> None:
         for other in others:
             if other.generation < run.generation or not store.is_committed(other):
                 store.remove(other)
+        store.remove_damaged(run)
 
 
 def present(root: str, run: Run) -> dict[str, int]:

@@ -20,7 +20,7 @@ from dask.highlevelgraph import HighLevelGraph, Layer
 from dask.utils import ensure_dict
 
 from ckpt_spill.manifest import ManifestData
-from ckpt_spill.tasks import ReadJob, WriteJob, read_partition, write_partition
+from ckpt_spill.tasks import ReadJob, WriteJob, as_container, read_partition, write_partition
 
 Graph = dict[Any, Any]
 
@@ -84,6 +84,8 @@ def with_writes(graph: Graph, targets: Mapping[Any, tuple[Any, int, WriteJob]]) 
         if wanted[source] == 1 and type(node) is Task:
             del needed[source]
             task = Task.fuse(node, task, key=write)
+        elif job.kind == "bag" and type(node) is Task:
+            needed[source] = Task(source, as_container, node)  # an iterator can be read only once
         needed[write] = task
     return needed
 

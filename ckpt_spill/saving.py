@@ -300,7 +300,7 @@ class Saving:
     def _sweep(self, run: Run, useless: Iterable[tuple[Place, list[Run]]]) -> None:
         """Remove what a committed run makes useless. It is committed: trouble here is no failure."""
         try:
-            self.hosts.at(errands.sweep, [(p.address, (p.store.root, run, runs)) for p, runs in useless if runs])
+            self.hosts.at(errands.sweep, [(p.address, (p.store.root, run, runs)) for p, runs in useless])
         except (CkptSpillError, OSError) as e:
             logger.warning("files that checkpoint %r no longer needs were left: %s", run.checkpoint, e)
 

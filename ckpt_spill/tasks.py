@@ -82,8 +82,8 @@ class ReadJob:
 def write_partition(value: Any, partition: int, job: WriteJob) -> Record:
     """Write one partition into the first root that has room, starting with another root for each partition."""
     settings = settings_here(job.roots)
-    if job.kind == "bag" and not hasattr(value, "__len__"):
-        value = list(value)  # an iterator can be read once, and has no other representation
+    if job.kind == "bag":
+        value = as_container(value)
     first = partition % len(settings.roots)
     *others, last = settings.roots[first:] + settings.roots[:first]
     with writing(job.run.run), _naming(partition, job):
@@ -91,6 +91,11 @@ def write_partition(value: Any, partition: int, job: WriteJob) -> Record:
             with contextlib.suppress(DiskFullError):
                 return _write_to(root, value, partition, job, settings)
         return _write_to(last, value, partition, job, settings)
+
+
+def as_container(partition: Any) -> Any:
+    """Turn an iterator, which a bag's partition may be, into a list; other partitions stay as they are."""
+    return partition if hasattr(partition, "__len__") else list(partition)
 
 
 def _write_to(root: str, value: Any, partition: int, job: WriteJob, settings: Settings) -> Record:

@@ -210,12 +210,7 @@ class Store:
         """Paths and contents of the manifests of the committed generations of one checkpoint, or of all."""
         top = os.path.join(self.root, _CHECKPOINTS)
         for directory in [slug(checkpoint)] if checkpoint is not None else sorted(_names(top)):
-            for name in sorted(_names(os.path.join(top, directory))):
-                path = os.path.join(top, directory, name)
-                if parse_manifest_file(name) is not None:
-                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                        if stat.S_ISREG(os.lstat(path).st_mode):
-                            yield path, read_small(path)
+            yield from _manifests_in(os.path.join(top, directory))
 
     def latest(self, checkpoint: str) -> int:
         """Give the highest generation that has a manifest here, sound or not; 0 for none."""
@@ -246,6 +241,13 @@ class Store:
         with contextlib.suppress(OSError):  # what is left in it is not ours
             os.rmdir(directory)
         self._remove_empty(os.path.dirname(directory))
+
+    def remove_damaged(self, run: Run) -> None:
+        """Remove the manifests of earlier generations that nobody can read."""
+        for path, content in self.manifests(run.checkpoint):
+            generation = parse_manifest_file(os.path.basename(path))
+            if generation is not None and generation < run.generation and _run_of(run.checkpoint, content) is None:
+                os.unlink(path)
 
     def _remove_empty(self, checkpoint_directory: str) -> None:
         """Remove a checkpoint's directory when nothing is in it, and the store when no checkpoint is.
@@ -317,6 +319,16 @@ def _unlink_ours(directory: str, name: str) -> None:
 
 def _missing(expected: Mapping[str, int], present: Mapping[str, int]) -> list[str]:
     return [name for name, size in expected.items() if present.get(name) != size]
+
+
+def _manifests_in(directory: str) -> list[tuple[str, bytes]]:
+    """Read the manifests in a checkpoint's directory; when one is replaced meanwhile, look again."""
+    while True:
+        paths = [os.path.join(directory, n) for n in sorted(_names(directory)) if parse_manifest_file(n) is not None]
+        try:
+            return [(path, read_small(path)) for path in paths if stat.S_ISREG(os.lstat(path).st_mode)]
+        except FileNotFoundError:
+            continue
 
 
 def _run_of(checkpoint: str, manifest: bytes) -> Run | None:
