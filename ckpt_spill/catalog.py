@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -128,8 +129,7 @@ def list_checkpoints(root: Roots | None = None, client: Client | None = None) ->
         One for each checkpoint, its latest generation, by name.
     """
     hosts, roots = connect(client), requested_roots(root)
-    found = _committed(hosts, stores_in_reach(hosts, roots), None)
-    return sorted((m for several in found.values() for m in several), key=lambda m: (m.name, m.id, m.created))
+    return sorted(_committed(hosts, stores_in_reach(hosts, roots), None).values(), key=lambda m: (m.name, m.id))
 
 
 def find(hosts: Hosts, stores: Mapping[str, Place], checkpoint: str) -> Manifest | None:
@@ -138,16 +138,9 @@ def find(hosts: Hosts, stores: Mapping[str, Place], checkpoint: str) -> Manifest
     Raises
     ------
     ManifestError
-        A manifest of this checkpoint is damaged, or two are there that do not know of each other.
+        A manifest of this checkpoint is damaged.
     """
-    found = _committed(hosts, stores, checkpoint).get(checkpoint, [])
-    if len(found) > 1:
-        raise ManifestError(
-            f"there are {len(found)} checkpoints {checkpoint!r} in stores that were not in reach together when they "
-            f"were made, so none is the later one: {_several(found)}. Take the right one from list_checkpoints(), and "
-            "delete() the other"
-        )
-    return found[0] if found else None
+    return _committed(hosts, stores, checkpoint).get(checkpoint)
 
 
 def resolve(
@@ -164,7 +157,7 @@ def resolve(
         return found, True
     if "://" in text or os.path.isfile(text):
         return Manifest.load(text), False
-    known = [repr(m.name) for several in _committed(hosts, stores, None).values() for m in several]
+    known = [repr(m.name) for m in _committed(hosts, stores, None).values()]
     raise CheckpointNotFoundError(
         f"{text!r} is neither a manifest file nor the name of a checkpoint in the stores that can be reached "
         f"({', '.join(roots or (default_root(),))}); there: {_several(sorted(known)) or 'none'}. Give the path of a "
@@ -217,19 +210,26 @@ def require_present(hosts: Hosts, manifest: Manifest, roots: tuple[str, ...] | N
     return manifest.located({manifest.stores[n].id: place.store for n, place in places.items()})
 
 
-def latest_generation(hosts: Hosts, stores: Mapping[str, Place], checkpoint: str) -> int:
-    """Give the highest generation of a checkpoint that has a manifest anywhere in reach, sound or not; 0 for none."""
-    calls = [(address, (store.root, checkpoint)) for address, store in stores.values()]
-    return max(hosts.at(errands.latest_generation, calls), default=0)
+def next_generation(hosts: Hosts, stores: Mapping[str, Place], checkpoint: str, identity: str) -> int:
+    """Give a number for a new generation, or that of one of the same content that was not finished.
+
+    Generations are times, in microseconds, so that they go on rising where nothing is left of the last one: it may have
+    been deleted, or be on a disk that is away.
+    """
+    calls = [(address, (store.root, checkpoint, identity)) for address, store in stores.values()]
+    found = hosts.at(errands.generations, calls)
+    latest = max((committed for committed, _ in found), default=0)
+    unfinished = max((number for _, number in found), default=0)
+    return unfinished if unfinished > latest else max(latest + 1, time.time_ns() // 1000)
 
 
-def _committed(hosts: Hosts, stores: Mapping[str, Place], checkpoint: str | None) -> dict[str, list[Manifest]]:
-    """Read the manifests in some stores; by id, the latest of those that know of each other, located."""
+def _committed(hosts: Hosts, stores: Mapping[str, Place], checkpoint: str | None) -> dict[str, Manifest]:
+    """Read the manifests in some stores; give the latest of each checkpoint, located."""
     by_address: dict[str, list[str]] = {}
     for address, store in stores.values():
         by_address.setdefault(address, []).append(store.root)
     refs = {store: place.store for store, place in stores.items()}
-    found: dict[str, list[Manifest]] = {}
+    found: dict[str, Manifest] = {}
     for contents in hosts.at(errands.manifests, [(a, (paths, checkpoint)) for a, paths in by_address.items()]):
         for path, content in contents:
             try:
@@ -239,8 +239,9 @@ def _committed(hosts: Hosts, stores: Mapping[str, Place], checkpoint: str | None
                     raise ManifestError(f"{e}. Remove that file, or replace the checkpoint with overwrite=True") from e
                 logger.warning("passed over: %s", e)
                 continue
-            found.setdefault(manifest.id, []).append(manifest.located(refs))
-    return {id_: _latest(manifests) for id_, manifests in found.items()}
+            if manifest.id not in found or found[manifest.id].run.generation < manifest.run.generation:
+                found[manifest.id] = manifest.located(refs)
+    return found
 
 
 def _read_manifest(path: str, content: bytes) -> Manifest:
@@ -249,17 +250,6 @@ def _read_manifest(path: str, content: bytes) -> Manifest:
     if parse_manifest_file(os.path.basename(path)) != manifest.run.generation:
         raise ManifestError(f"{path} is the manifest of generation {manifest.run.generation}")
     return manifest
-
-
-def _latest(manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Keep those without a later generation. Generations count on from each other only where they share a store."""
-
-    def is_older(one: Manifest, other: Manifest) -> bool:
-        shared = {s.id for s in one.stores} & {s.id for s in other.stores}
-        return bool(shared) and one.run.generation < other.run.generation
-
-    different = list({m.digest: m for m in manifests}.values())
-    return [m for m in different if not any(is_older(m, other) for other in different)]
 
 
 def _missing(manifest: ManifestData, gone: Iterable[int]) -> MissingPartitionError:

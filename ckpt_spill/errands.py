@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ckpt_spill.errors import CkptSpillError, MissingPartitionError
+from ckpt_spill.errors import CkptSpillError, DiskFullError, MissingPartitionError
 from ckpt_spill.ongoing import abandon
 from ckpt_spill.store import partition as partition_files
 from ckpt_spill.store.partition import Identity
@@ -63,16 +63,26 @@ def manifests(roots: Sequence[str], checkpoint: str | None) -> list[tuple[str, b
     return [m for root in roots if (store := Store.open(root)) for m in store.manifests(checkpoint)]
 
 
-def latest_generation(root: str, checkpoint: str) -> int:
-    """Give the highest generation of a checkpoint with a manifest in one store, sound or not; 0 for none."""
-    store = Store.open(root)
-    return store.latest(checkpoint) if store else 0
+def generations(root: str, checkpoint: str, identity: str) -> tuple[int, int]:
+    """Give, of one store, the highest generation that is committed, and the highest unfinished one of this content."""
+    if (store := Store.open(root)) is None:
+        return 0, 0
+    latest = store.latest(checkpoint)
+    unfinished = (r.generation for r in store.runs(checkpoint) if r.identity == identity and r.generation > latest)
+    return latest, max(unfinished, default=0)
 
 
-def begin(root: str, run: Run, intent: bytes, durable: bool) -> list[Record]:  # noqa: FBT001
-    """Start a run in a store; give what it takes over from earlier runs of the same content that did not finish."""
+def begin(root: str, run: Run, intent: bytes, durable: bool) -> list[Record] | None:  # noqa: FBT001
+    """Start a run in a store; give what it takes over from earlier runs of the same content that did not finish.
+
+    None where there is no room for even that: other drives may have some.
+    """
     store, settings = Store.create(root), settings_here(None)
-    store.begin(run, intent)
+    try:
+        store.begin(run, intent)
+    except DiskFullError:
+        store.remove(run)
+        return None
     adopted = store.adopt(run, threads=settings.threads, durable=durable)
     return [record_of(run, n, store, written) for n, written in adopted]
 
@@ -91,6 +101,12 @@ def commit(
 ) -> list[Run] | None:
     """Write the manifest into one store; give the runs it makes useless, or None if another run came first."""
     return Store.create(root).commit(run, manifest, expected, durable=durable)
+
+
+def uncommit(root: str, run: Run) -> None:
+    """Take back a run's manifest from one store; its partitions stay for a resume."""
+    if store := Store.open(root):
+        store.uncommit(run)
 
 
 def flush(root: str, run: Run, names: Sequence[str]) -> None:

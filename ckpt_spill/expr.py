@@ -86,13 +86,25 @@ def expression_token(expression: Any) -> str:
     That of ``read_parquet``, as of dask 2026.8, covers an open dataset, which has another one in each process; here
     what identifies the files is taken instead: their paths, sizes and times.
     """
-    if isinstance(expression, ReadParquet):
-        named = zip(expression._parameters, expression.operands, strict=True)  # noqa: SLF001
-        content = [operand for name, operand in named if name not in ("_dataset_info_cache", "_pq_length_stats")]
-        return str(tokenize(type(expression).__name__, expression.checksum, content))
-    if not isinstance(expression, Expr) or not list(expression.find_operations(ReadParquet)):
-        return str(tokenize(expression))
-    return str(tokenize(type(expression).__name__, list(map(expression_token, expression.operands))))
+    known: dict[str, str] = {}  # an expression may be reached by very many ways
+
+    def token(part: Any) -> str:
+        if not isinstance(part, Expr):
+            return str(tokenize(part))
+        if part._name not in known:  # noqa: SLF001
+            known[part._name] = token_of_expression(part)  # noqa: SLF001
+        return known[part._name]  # noqa: SLF001
+
+    def token_of_expression(part: Any) -> str:
+        if isinstance(part, ReadParquet):
+            named = zip(part._parameters, part.operands, strict=True)  # noqa: SLF001
+            content = [operand for name, operand in named if name not in ("_dataset_info_cache", "_pq_length_stats")]
+            return str(tokenize(type(part), part.checksum, content))
+        if not any(isinstance(operand, Expr) for operand in part.operands):
+            return str(tokenize(part))
+        return str(tokenize(type(part), list(map(token, part.operands))))
+
+    return token(expression)
 
 
 def read_name(manifest: ManifestData, columns: tuple[Hashable, ...] | None) -> str:

@@ -38,7 +38,7 @@ class Hosts(Protocol):
 def connect(client: Client | None, collections: Sequence[Any] = ()) -> Hosts:
     """Find out where to run: the client given, the one that dask would use now, or dask's local scheduler."""
     if client is None:
-        get = get_scheduler(collections=list(collections) or None) or dask.threaded.get
+        get = get_scheduler() or _default_scheduler(collections)
         client = getattr(get, "__self__", None)
         if not isinstance(client, Client):
             return LocalHost(get)
@@ -47,6 +47,12 @@ def connect(client: Client | None, collections: Sequence[Any] = ()) -> Hosts:
             "this client is asynchronous; call in a thread with a synchronous one, Client(address, asynchronous=False)"
         )
     return Workers(client)
+
+
+def _default_scheduler(collections: Sequence[Any]) -> Callable[..., Any]:
+    """Give the scheduler that all collections prefer, or else threads."""
+    preferred = {collection.__dask_scheduler__ for collection in collections}
+    return preferred.pop() if len(preferred) == 1 else dask.threaded.get
 
 
 class LocalHost:

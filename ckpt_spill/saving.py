@@ -16,7 +16,7 @@ from typing import Any
 from blake3 import blake3
 
 from ckpt_spill import errands
-from ckpt_spill.catalog import Manifest, Place, find, latest_generation, require_present, stores_in_reach
+from ckpt_spill.catalog import Manifest, Place, find, next_generation, places_of, require_present, stores_in_reach
 from ckpt_spill.collections import Prepared
 from ckpt_spill.errors import (
     CheckpointExistsError,
@@ -122,11 +122,11 @@ class Saving:
         """Write what is not there yet, and commit; give the manifests in the order of the plans."""
         with self._tidied() as begun:
             for plan in plans:
-                begun.append(self._begin(plan))
+                self._begin(plan, begun)
             records = self._write(graph, begun, progress)
             return [b.existing or self._commit(b, found) for b, found in zip(begun, records, strict=True)]
 
-    def _begin(self, plan: Plan) -> Begun:
+    def _begin(self, plan: Plan, begun: list[Begun]) -> None:
         """Compare with what is there; begin a run, taking over what earlier ones of the same content have written."""
         checkpoint = plan.wanted.checkpoint
         stores = stores_in_reach(self.hosts, self.roots)
@@ -137,13 +137,14 @@ class Saving:
             except ReadError as e:
                 logger.warning("making it again: %s", e)
             else:
-                self._finish(before, stores)
-                return Begun(plan, before.run, existing=before)
+                self._finish(before)
+                begun.append(Begun(plan, before.run, existing=before))
+                return
         if self._problems:
             raise self._problems
-        run = Run(
-            checkpoint, latest_generation(self.hosts, stores, checkpoint) + 1, plan.identity, secrets.token_hex(4)
-        )
+        generation = next_generation(self.hosts, stores, checkpoint, plan.identity)
+        run = Run(checkpoint, generation, plan.identity, secrets.token_hex(4))
+        begun.append(Begun(plan, run))
         intent = {
             "ckpt-spill-run": 1,
             "id": checkpoint,
@@ -154,10 +155,12 @@ class Saving:
             "created": _now(),
         }
         content = json.dumps(intent).encode()
-        calls = [(p.address, (p.store.root, run, content, self.durable)) for p in self._writable(stores)]
-        found = [record for records in self.hosts.at(errands.begin, calls) for record in records]
-        sound = {r.partition: r for r in found if r.partition < len(plan.prepared.keys)}
-        return Begun(plan, run, tuple(sound.values()))
+        writable = self._writable(stores)
+        calls = [(p.address, (p.store.root, run, content, self.durable)) for p in writable]
+        found = self.hosts.at(errands.begin, calls)
+        self._surveyed -= {p.store.id for p, records in zip(writable, found, strict=True) if records is None}
+        sound = {r.partition: r for records in found for r in records or () if r.partition < len(plan.prepared.keys)}
+        begun[-1] = Begun(plan, run, tuple(sound.values()))
 
     def _before(self, plan: Plan, stores: Mapping[str, Place]) -> Manifest | None:
         """Find the checkpoint that has the id; refuse one of other content, unless it is to be replaced."""
@@ -178,18 +181,20 @@ class Saving:
             )
         return before
 
-    def _finish(self, manifest: Manifest, stores: Mapping[str, Place]) -> None:
+    def _finish(self, manifest: Manifest) -> None:
         """Do what the run that committed a checkpoint may have been kept from, or not been asked to."""
-        for number, ref in enumerate(manifest.stores):
-            if ref.id not in stores:
-                continue
-            address, store = stores[ref.id]
-            if self.durable and not manifest.durable:
-                names = [name for name, _ in manifest.files(number).values()]
-                self.hosts.at(errands.flush, [(address, (store.root, manifest.run, names))])
-            (useless,) = self.hosts.at(errands.superseded, [(address, (store.root, manifest.run))])
-            if useless and not self._problems:
-                self._sweep(manifest.run, [(Place(address, store), useless)])
+        places = places_of(self.hosts, manifest, self.roots)
+        if self.durable and not manifest.durable:
+            names = {n: [name for name, _ in manifest.files(n).values()] for n in places}
+            calls = [(p.address, (p.store.root, manifest.run, names[n])) for n, p in places.items() if names[n]]
+            self.hosts.at(errands.flush, calls)
+        if not self._problems:
+            self._sweep(manifest.run, self._superseded(manifest.run, places.values()))
+
+    def _superseded(self, run: Run, places: Iterable[Place]) -> list[tuple[Place, list[Run]]]:
+        asked = list(places)
+        found = self.hosts.at(errands.superseded, [(p.address, (p.store.root, run)) for p in asked])
+        return list(zip(asked, found, strict=True))
 
     def _writable(self, stores: Mapping[str, Place]) -> list[Place]:
         return [place for store, place in stores.items() if store in self._surveyed]
@@ -268,12 +273,18 @@ class Saving:
         expected = {ref.id: dict(made.files(n).values()) for n, ref in enumerate(refs)}
         calls = [(p.address, (p.store.root, run, expected[s], self.durable)) for s, p in places.items()]
         missing = [name for names in self.hosts.at(errands.seal, calls) for name in names]
-        useless = None if missing else self._write_manifest(made, places, expected)
+        try:
+            useless = None if missing else self._write_manifest(made, places, expected)
+        except BaseException:  # in a later store: the previous checkpoint has to stay the one that counts
+            with contextlib.suppress(CkptSpillError, OSError):
+                self.hosts.at(errands.uncommit, [(p.address, (p.store.root, run)) for p in places.values()])
+            raise
         if useless is None:
             self.hosts.at(errands.remove, [(p.address, (p.store.root, run)) for p in places.values()])
             reason = f"{len(missing)} of its files are gone" if missing else "another run had committed this generation"
             raise ConflictError(f"{made!r} was not committed: when it was complete {reason}. Call again")
-        self._sweep(run, useless)
+        # Earlier generations may be in stores that this one is not in.
+        self._sweep(run, [*useless, *self._superseded(run, (p for s, p in reach.items() if s not in places))])
         return made
 
     def _write_manifest(
@@ -305,11 +316,18 @@ class Saving:
             logger.warning("files that checkpoint %r no longer needs were left: %s", run.checkpoint, e)
 
     def winners(self, plans: Sequence[Plan]) -> list[Manifest] | None:
-        """After a conflict, give the checkpoints if other runs have made all that is wanted; else None."""
-        stores = stores_in_reach(self.hosts, self.roots)
-        found = [find(self.hosts, stores, plan.wanted.checkpoint) for plan in plans]
-        made = [m for m, plan in zip(found, plans, strict=True) if m and m.run.identity == plan.identity]
-        return made if len(made) == len(plans) else None
+        """After a conflict, give the checkpoints if other runs have made all that is wanted, whole; else None."""
+        made = []
+        for plan in plans:
+            try:
+                found = find(self.hosts, stores_in_reach(self.hosts, self.roots), plan.wanted.checkpoint)
+                if found is None or found.run.identity != plan.identity:
+                    return None
+                made.append(require_present(self.hosts, found, self.roots))
+                self._finish(found)
+            except (ManifestError, ReadError):
+                return None
+        return made
 
 
 def _now() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -41,6 +42,10 @@ def numbers(value, n=6):
 
 def files_below(path, end=""):
     return sorted(os.path.join(d, f) for d, _, fs in os.walk(path) for f in fs if f.endswith(end))
+
+
+def manifest_files(root):
+    return [f for f in files_below(root, ".json") if re.fullmatch(r"g\d+\.json", os.path.basename(f))]
 
 
 def between(monkeypatch, name, do):
@@ -88,9 +93,7 @@ class TestOthersMeanwhile:
         with pytest.raises(cs.ConflictError):
             cs.persist_to_disk(numbers(1), name="x", root=root)
         assert cs.rehydrate("x", root=root).compute().tolist() == [3] * 6
-        assert [os.path.basename(f) for f in files_below(root, ".json") if "run.json" not in f][:1] == [
-            "g00000002.json"
-        ]
+        assert len(manifest_files(root)) == 1
 
     def test_deleted_meanwhile(self, root, monkeypatch):
         """A run that slept while another one came, swept its files and was deleted does not commit."""
@@ -183,15 +186,74 @@ class TestMovedAndCopied:
         assert len(names) == 1
 
     def test_two_that_do_not_know_of_each_other(self, tmp_path):
-        """Of two checkpoints of one name in stores that never met none is taken for the later one."""
+        """Of two checkpoints of one name in stores that never met the later one counts."""
         a, b = str(tmp_path / "a"), str(tmp_path / "b")
         cs.persist_to_disk(numbers(1), name="x", root=a)
         cs.persist_to_disk(numbers(2), name="x", root=b)
-        with pytest.raises(cs.ManifestError, match="2 checkpoints 'x'"):
-            cs.rehydrate("x", root=[a, b])
-        assert len(cs.list_checkpoints([a, b])) == 2
+        assert cs.rehydrate("x", root=[a, b]).compute().tolist() == [2] * 6
+        assert cs.rehydrate("x", root=[b, a]).compute().tolist() == [2] * 6
         cs.persist_to_disk(numbers(3), name="x", root=[a, b], overwrite=True)
         assert cs.rehydrate("x", root=[a, b]).compute().tolist() == [3] * 6
+        assert len(manifest_files(tmp_path)) == 2
+
+    def test_numbers_do_not_start_again(self, tmp_path):
+        """What is left of an older generation on another disk does not count against one made after a delete."""
+        a, b = str(tmp_path / "a"), str(tmp_path / "b")
+        cs.persist_to_disk(numbers(0), name="keeps the store", root=a)
+        cs.persist_to_disk(numbers(1), name="x", root=[b, a])
+        cs.persist_to_disk(numbers(2), name="x", root=[b, a], overwrite=True)
+        os.rename(b, tmp_path / "away")
+        cs.persist_to_disk(numbers(3), name="x", root=a, overwrite=True).delete()
+        last = cs.persist_to_disk(numbers(4), name="x", root=a)
+        os.rename(tmp_path / "away", b)
+        assert cs.rehydrate("x", root=[a, b]).compute().tolist() == [4] * 6
+        with pytest.raises(cs.CheckpointExistsError):
+            cs.persist_to_disk(numbers(2), name="x", root=[a, b])
+        last.verify()
+
+    def test_replaced_in_another_root(self, root):
+        """A checkpoint in the configured root is replaced by one elsewhere, also for those who look there."""
+        cs.persist_to_disk(numbers(1), name="x")
+        new = cs.persist_to_disk(numbers(2), name="x", root=root, overwrite=True)
+        assert cs.persist_to_disk(numbers(2), name="x", root=root) == new
+        assert cs.rehydrate("x", root=root).compute().tolist() == [2] * 6
+        with pytest.raises(cs.CheckpointNotFoundError):
+            cs.rehydrate("x")
+
+
+class TestTroubleInOneStore:
+    def test_commit_that_fails_in_a_later_store(self, tmp_path, monkeypatch):
+        """When a later store cannot take the manifest the call fails, and the previous checkpoint still counts."""
+        roots = [str(tmp_path / "a"), str(tmp_path / "b")]
+        cs.persist_to_disk(numbers(1), name="x", root=roots)
+        commits = []
+        real = errands.commit
+
+        def commit(*args):
+            commits.append(args)
+            if len(commits) == 2:
+                raise cs.DiskFullError("no room for the manifest")
+            return real(*args)
+
+        monkeypatch.setattr(saving.errands, "commit", commit)
+        with pytest.raises(cs.DiskFullError, match="no room for the manifest"):
+            cs.persist_to_disk(numbers(2), name="x", root=roots, overwrite=True)
+        monkeypatch.undo()
+        assert cs.rehydrate("x", root=roots).compute().tolist() == [1] * 6
+        cs.persist_to_disk(numbers(2), name="x", root=roots, overwrite=True)
+        assert cs.rehydrate("x", root=roots).compute().tolist() == [2] * 6
+
+    def test_winner_has_to_be_whole(self, root, monkeypatch):
+        """After a conflict a checkpoint of the same content that has lost files is no success."""
+        cs.persist_to_disk(numbers(1), name="x", root=root)
+        os.unlink(files_below(root, ".part")[0])
+
+        def gone():
+            raise cs.ConflictError("the disk is gone")
+
+        between(monkeypatch, "seal", gone)
+        with pytest.raises(cs.ConflictError, match="the disk is gone"):
+            cs.persist_to_disk(numbers(1), name="x", root=root)
 
 
 class TestAlreadyThere:
@@ -216,7 +278,7 @@ class TestAlreadyThere:
     def test_damaged_manifest_in_the_store(self, root):
         """A damaged manifest is named with its path; overwrite=True replaces it."""
         cs.persist_to_disk(numbers(1), name="x", root=root)
-        (path,) = files_below(root, "g00000001.json")
+        (path,) = manifest_files(root)
         with open(path, "w") as f:
             f.write("{")
         for attempt in (
@@ -232,9 +294,9 @@ class TestAlreadyThere:
     def test_manifest_of_another_generation(self, root):
         """A manifest in the place of another generation's is not believed."""
         cs.persist_to_disk(numbers(1), name="x", root=root)
-        (path,) = files_below(root, "g00000001.json")
-        shutil.copy(path, path.replace("g00000001", "g00000009"))
-        with pytest.raises(cs.ManifestError, match=r"g00000009.json is the manifest of generation 1"):
+        (path,) = manifest_files(root)
+        shutil.copy(path, os.path.join(os.path.dirname(path), "g00000009.json"))
+        with pytest.raises(cs.ManifestError, match=r"g00000009.json is the manifest of generation \d+"):
             cs.rehydrate("x", root=root)
 
 
@@ -254,6 +316,14 @@ class TestTokens:
         assert token_of(ddf) != token_of(ddf[["a"]] + 1)
         pd.DataFrame({"a": range(5)}).to_parquet(tmp_path / "0.parquet")
         assert token_of(dd.read_parquet(tmp_path)) != token_of(ddf)
+
+    def test_shared_expressions_are_looked_at_once(self, tmp_path):
+        """An expression that uses another one over and over has its token at once."""
+        pd.DataFrame({"a": range(4), "b": range(4)}).to_parquet(tmp_path / "0.parquet")
+        ddf = dd.read_parquet(tmp_path)
+        for n in range(40):
+            ddf = ddf.assign(**{f"c{n}": ddf.a + ddf.b})
+        assert token_of(ddf) == token_of(ddf)
 
     def test_message_tells_the_token(self, root):
         """The way out that the refusal names works."""
@@ -313,6 +383,12 @@ class TestOddCollections:
             bag, bag.map_partitions(lambda p: [sum(1 for _ in p)]), name=["b", "n"], root=root
         )
         assert [list(cs.rehydrate(m)) for m in manifests] == [list(range(6)), [2, 2, 2]]
+
+    def test_mixed_kinds_without_a_client(self, root):
+        """Kinds that prefer different local schedulers can be saved together."""
+        with dask.config.set(scheduler=None):
+            manifests = cs.persist_to_disk(db.range(4, npartitions=2), numbers(1), name=["b", "a"], root=root)
+            assert cs.rehydrate(manifests[0]).sum().compute(scheduler="synchronous") == 6
 
     def test_no_partitions(self, root):
         """A bag without partitions comes back without."""

@@ -205,7 +205,7 @@ class TestExisting:
         old = cs.persist_to_disk(counted_frame(calls), name="x", root=root)
         ddf = counted_frame(calls, scale=2)
         new = cs.persist_to_disk(ddf, name="x", root=root, overwrite=True)
-        assert new.run.generation == old.run.generation + 1
+        assert new.run.generation > old.run.generation
         assert cs.list_checkpoints(root) == [new]
         pd.testing.assert_frame_equal(cs.rehydrate("x", root=root).compute(), ddf.compute())
         with pytest.raises(cs.MissingPartitionError, match="0 of 4 partitions"):
@@ -243,7 +243,7 @@ class TestExisting:
         m = cs.persist_to_disk(counted_frame(calls), name="x", root=root)
         os.unlink(next(f for f in files_below(root) if f.endswith(".part")))
         again = cs.persist_to_disk(counted_frame(calls), name="x", root=root)
-        assert again.run.generation == m.run.generation + 1
+        assert again.run.generation > m.run.generation
         again.verify()
         assert cs.list_checkpoints(root) == [again]
 

@@ -199,6 +199,6 @@ def test_leftovers_of_other_content_are_not_taken(cluster, notes, root):
 def test_every_file_names_its_partition(notes, root):
     """Each partition file says whose it is."""
     (notes / OPEN).touch()
-    cs.persist_to_disk(source(notes), name="x", root=root)
+    m = cs.persist_to_disk(source(notes), name="x", root=root)
     for path in part_files(root):
-        verify(path, Identity("x", 1, parse_partition_file(os.path.basename(path))), None)
+        verify(path, Identity("x", m.run.generation, parse_partition_file(os.path.basename(path))), None)

@@ -169,6 +169,7 @@ def locked(path: str, *, exclusive: bool) -> Iterator[bool]:
             # The name may have been given to another file, or removed, before the lock was ours.
             yield os.path.exists(path) and os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
     finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough where a child was forked meanwhile
         os.close(fd)
 
 

@@ -76,14 +76,13 @@ class Store:
                 owners = {os.fstat(file.fileno()).st_uid}
                 marker = json.loads(file.read(4096))
             if marker["format"] != 1:
-                raise RootError(f"{root} is a store of format {marker['format']!r}; install a newer release", path=root)
+                logger.warning("passed over %s: a store of format %r; install a newer release", root, marker["format"])
+                return None
             directory = os.stat(root)
             owners.add(directory.st_uid)
             with contextlib.suppress(FileNotFoundError):
                 owners.add(os.lstat(os.path.join(root, _CHECKPOINTS)).st_uid)
-        except (OSError, ValueError, KeyError, TypeError) as e:
-            if isinstance(e, RootError):
-                raise
+        except (OSError, ValueError, KeyError, TypeError):
             return None
         # Pickles are in there: whoever could have written them could run code here.
         if not owners <= {os.geteuid(), 0} or directory.st_mode & stat.S_IWOTH:
@@ -232,15 +231,20 @@ class Store:
     # ------------------------------------------------------------------------------------------------- removing
     def remove(self, run: Run) -> None:
         """Remove a run, its manifest first, and the directories that are empty then. Twice is fine."""
-        manifest, directory = self._manifest_path(run), self.run_path(run)
-        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
-            if _run_of(run.checkpoint, read_small(manifest)) == run:
-                os.unlink(manifest)
+        self.uncommit(run)
+        directory = self.run_path(run)
         for name in _names(directory):
             _unlink_ours(directory, name)
         with contextlib.suppress(OSError):  # what is left in it is not ours
             os.rmdir(directory)
         self._remove_empty(os.path.dirname(directory))
+
+    def uncommit(self, run: Run) -> None:
+        """Remove the manifest of a generation if it is this run's."""
+        manifest = self._manifest_path(run)
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            if _run_of(run.checkpoint, read_small(manifest)) == run:
+                os.unlink(manifest)
 
     def remove_damaged(self, run: Run) -> None:
         """Remove the manifests of earlier generations that nobody can read."""
