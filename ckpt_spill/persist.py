@@ -86,9 +86,9 @@ def persist_to_disk(
     Notes
     -----
     After any failure the previous checkpoint of the name, if there was one, is whole and is still what ``rehydrate``
-    finds; there is no half one. Several collections are committed one after the other, those before a failure stay. Partitions that were written stay on disk, unseen, until the same call is made again
-    and takes them over or another one is committed under the name. Errors raised by the collection's own tasks pass
-    through.
+    finds; there is no half one. Several collections are committed one after the other; those before a failure stay.
+    Partitions that were written stay on disk, unseen, until the same call is made again and takes them over or another
+    one is committed under the name. Errors raised by the collection's own tasks pass through.
 
     Examples
     --------

@@ -28,7 +28,7 @@ class Run:
     checkpoint : str
         Checkpoint id.
     generation : int
-        1 for the first; the next is one more than the one committed before.
+        Rises from commit to commit: microseconds since 1970, or one more than the last where clocks disagree.
     identity : str
         16 hex digits: which content. Runs of one identity may take over each other's partitions.
     run : str
