@@ -106,10 +106,10 @@ class Manifest(ManifestData):
             Default: the one dask would use now; without any, this process removes the files it can see.
         """
         hosts = connect(client)
-        places = places_of(hosts, self, None)
+        places = stores_in_reach(hosts, None, [s.root for s in self.stores])
         hosts.at(errands.delete, [(address, (store.root, self.run)) for address, store in places.values()])
-        for number, ref in enumerate(self.stores):
-            if number not in places:
+        for ref in self.stores:
+            if ref.id not in places:
                 logger.warning("%r: store %s (%s on %s) is out of reach or gone", self, ref.id, ref.root, ref.host)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from importlib import resources
 
 import dask
@@ -17,7 +17,7 @@ from ckpt_spill.errors import RootError
 _defaults = yaml.safe_load((resources.files("ckpt_spill") / "ckpt_spill.yaml").read_text())
 dask.config.update_defaults(_defaults)
 
-Roots = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+Roots = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +74,14 @@ def requested_roots(root: Roots | None) -> tuple[str, ...] | None:
 
 
 def _as_tuple(root: Roots) -> tuple[str, ...]:
-    roots = (root,) if isinstance(root, str | os.PathLike) else tuple(root)
+    roots = tuple(root) if isinstance(root, list | tuple) else (root,)
     if not roots:
         raise RootError("root is an empty list; leave it out for the default", problems=[])
-    return tuple(os.fspath(r) for r in roots)
+    paths = [os.fspath(r) if isinstance(r, str | os.PathLike) else r for r in roots]
+    for path in paths:
+        if not isinstance(path, str) or "\0" in path:
+            raise RootError(f"root has to be a path or a list of paths, not {path!r}", problems=[repr(path)])
+    return tuple(paths)
 
 
 def _expand(root: str) -> str:

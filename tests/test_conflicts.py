@@ -211,6 +211,18 @@ class TestMovedAndCopied:
             cs.persist_to_disk(numbers(2), name="x", root=[a, b])
         last.verify()
 
+    def test_delete_leaves_nothing_to_come_back(self, tmp_path):
+        """Deleting the latest generation also takes earlier ones from stores it was never in."""
+        roots = {n: str(tmp_path / n) for n in "abc"}
+        with dask.config.set({"ckpt-spill.root": list(roots.values())}):
+            cs.persist_to_disk(numbers(1), name="x", root=[roots["a"], roots["b"]])
+            os.rename(roots["a"], tmp_path / "away")
+            last = cs.persist_to_disk(numbers(2), name="x", root=[roots["b"], roots["c"]], overwrite=True)
+            os.rename(tmp_path / "away", roots["a"])
+            last.delete()
+            assert cs.list_checkpoints() == []
+            assert files_below(tmp_path, ".part") == []
+
     def test_replaced_in_another_root(self, root):
         """A checkpoint in the configured root is replaced by one elsewhere, also for those who look there."""
         cs.persist_to_disk(numbers(1), name="x")

@@ -269,6 +269,9 @@ class TestRefused:
             ({"name": ["a", "b"]}, "one for each"),
             ({"codec": "gzip"}, "'auto', 'zstd', 'lz4', 'none'"),
             ({"root": []}, "empty list"),
+            ({"root": 3}, "path or a list of paths"),
+            ({"root": [b"/x"]}, "path or a list of paths"),
+            ({"root": "/a\0b"}, "path or a list of paths"),
         ],
     )
     def test_bad_options(self, options, message):
