@@ -49,7 +49,7 @@ class Manifest(ManifestData):
     id : str
         Durable checkpoint id; keys of rehydrated tasks and paths on disk derive from it.
     name : str
-        The name given by the user, else the id.
+        The name given by the user, else one made of the token. It is the id.
     kind : str
         ``"dataframe"``, ``"series"``, ``"index"``, ``"array"``, ``"bag"`` or ``"delayed"``.
     npartitions : int

@@ -76,9 +76,7 @@ class ManifestData:
     Parameters
     ----------
     id : str
-        Durable checkpoint id.
-    name : str
-        The name given by the user, else the id.
+        Durable checkpoint id: the name given by the user, else one made of the token.
     token : str
         Identity of the content.
     run : Run
@@ -96,7 +94,6 @@ class ManifestData:
     """
 
     id: str
-    name: str
     token: str
     run: Run
     kind: str
@@ -112,7 +109,6 @@ class ManifestData:
         table = self.partitions
         body = {
             "id": self.id,
-            "name": self.name,
             "token": self.token,
             "generation": self.run.generation,
             "identity": self.run.identity,
@@ -158,7 +154,7 @@ class ManifestData:
 
     @classmethod
     def _from_body(cls, *, partitions: dict[str, Any], stores: list[Any], **body: Any) -> Self:
-        texts = [body[name] for name in ("id", "name", "token", "identity", "run", "kind", "created")]
+        texts = [body[name] for name in ("id", "token", "identity", "run", "kind", "created")]
         if not all(isinstance(t, str) for t in texts) or type(body["generation"]) is not int:
             raise ValueError("a member of another type")
         run = Run(body["id"], body.pop("generation"), body.pop("identity"), body.pop("run"))
@@ -235,6 +231,11 @@ class ManifestData:
         return cls.from_json(content, url)
 
     # ---------------------------------------------------------------------------------------------------- sums
+    @property
+    def name(self) -> str:
+        """Name of the checkpoint, to find it by; its id."""
+        return self.id
+
     @property
     def npartitions(self) -> int:
         """Number of partitions."""

@@ -253,7 +253,6 @@ class Saving:
         refs, table = collect(records, len(plan.prepared.keys), [p.store for p in places.values()])
         made = Manifest(
             id=plan.wanted.checkpoint,
-            name=plan.wanted.checkpoint,
             token=plan.wanted.token,
             run=run,
             kind=plan.prepared.kind,
