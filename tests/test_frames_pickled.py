@@ -16,6 +16,7 @@ import scipy.sparse
 
 from ckpt_spill.errors import ReadError, UnserializableError
 from ckpt_spill.store import frames
+from tests.cases.hostile import LoadsNever, PicklesOnce, Unpicklable
 from tests.strict import diff
 from tests.through_bytes import flatten, refill, through_bytes
 
@@ -29,30 +30,6 @@ class Colour(enum.Enum):
 class Thing:
     def __init__(self, name, parts=()):
         self.name, self.parts = name, parts
-
-
-class Refuses:
-    def __reduce__(self):
-        raise TypeError("deliberately not picklable")
-
-
-class PicklesOnce:
-    pickled = 0
-
-    def __reduce__(self):
-        type(self).pickled += 1
-        if type(self).pickled > 1:
-            raise RuntimeError("second pickle refused")
-        return PicklesOnce, ()
-
-
-class LoadsNever:
-    def __reduce__(self):
-        return explode, ()
-
-
-def explode():
-    raise RuntimeError("this pickle cannot be loaded")
 
 
 class WritesWhenLoaded:
@@ -136,7 +113,7 @@ def test_pickles_load_without_this_package():
     assert b"ckpt_spill" not in b"".join(contents)
 
 
-@pytest.mark.parametrize("bad", [Refuses, PicklesOnce, LoadsNever, threading.Lock])
+@pytest.mark.parametrize("bad", [Unpicklable, PicklesOnce, LoadsNever, threading.Lock])
 def test_what_could_not_be_read_is_refused(bad):
     """An object that cannot be pickled, or not loaded from its pickle, is refused by name while it still exists."""
     PicklesOnce.pickled = 0
@@ -145,7 +122,7 @@ def test_what_could_not_be_read_is_refused(bad):
         frames.encode([3, {"k": bad()}])
 
 
-@pytest.mark.parametrize("bad", [Refuses, LoadsNever])
+@pytest.mark.parametrize("bad", [Unpicklable, LoadsNever])
 def test_the_column_is_named(bad):
     """Of a frame, the error names the column as well."""
     frame = pd.DataFrame({"good": [1], ("bad", 2): pd.Series([bad()], dtype=object)})

@@ -134,11 +134,11 @@ class Store:
                     continue
                 seen.add(name)
                 path = os.path.join(self.run_path(other), name)
-                with contextlib.suppress(ReadError, FileNotFoundError):
+                with contextlib.suppress(ReadError, FileNotFoundError, ConflictError):
                     written = verify(path, Identity(run.checkpoint, run.generation, partition), None, threads=threads)
                     if durable:
                         sync_file(path)  # the other run may not have been asked to
-                    _link_or_move(path, os.path.join(self.run_path(run), partition_file(partition, written.digest)))
+                    self._link(path, os.path.join(self.run_path(run), partition_file(partition, written.digest)))
                     yield partition, written
 
     def seal(self, run: Run, expected: Mapping[str, int], *, durable: bool) -> list[str]:
@@ -285,6 +285,11 @@ class Store:
                 raise ConflictError(f"the store in {self.root} was removed just now; call again", path=self.root)
             yield
 
+    def _link(self, source: str, target: str) -> None:
+        """Give a file of another run, which may still be alive and keeps its own name for it, a second name."""
+        with write_errors(os.path.dirname(target), 0), contextlib.suppress(FileExistsError):
+            os.link(source, target)
+
     def _checkpoint_path(self, checkpoint: str) -> str:
         return os.path.join(self.root, _CHECKPOINTS, slug(checkpoint))
 
@@ -349,13 +354,3 @@ def _names(path: str) -> list[str]:
         return [] if os.path.islink(path) else os.listdir(path)
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _link_or_move(source: str, target: str) -> None:
-    """Give a file a second name; where the file system has no hard links, another one."""
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        pass
-    except OSError:
-        os.rename(source, target)
