@@ -21,10 +21,10 @@ from ckpt_spill.errors import (
     RefusedError,
 )
 from ckpt_spill.hosts import Hosts, connect
+from ckpt_spill.jobs import StoreRef
 from ckpt_spill.manifest import ManifestData
 from ckpt_spill.store.runs import parse_manifest_file
 from ckpt_spill.store.store import Store
-from ckpt_spill.tasks import StoreRef
 
 logger = logging.getLogger("ckpt_spill")
 _SHOWN = 10

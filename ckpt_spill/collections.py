@@ -20,10 +20,10 @@ from dask.highlevelgraph import HighLevelGraph
 from ckpt_spill.errors import RefusedError, UnsupportedCollectionError
 from ckpt_spill.expr import expression_token, read_frame, read_name
 from ckpt_spill.graph import ReadLayer, grid_keys, optimized_frames, single_key, task_graph
+from ckpt_spill.jobs import ReadJob
 from ckpt_spill.manifest import ManifestData
 from ckpt_spill.store.inline import embed, extract
 from ckpt_spill.store.scalars import dump_scalar
-from ckpt_spill.tasks import ReadJob
 
 Columns = Sequence[Hashable] | None
 

@@ -14,10 +14,10 @@ from dask.dataframe.dask_expr.io.io import IO
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
 
 from ckpt_spill.graph import read_task
+from ckpt_spill.jobs import ReadJob
 from ckpt_spill.manifest import ManifestData
 from ckpt_spill.store.inline import extract
 from ckpt_spill.store.scalars import load_scalar
-from ckpt_spill.tasks import ReadJob
 
 
 class ReadFrame(IO):

@@ -19,8 +19,9 @@ from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph, Layer
 from dask.utils import ensure_dict
 
+from ckpt_spill.jobs import ReadJob, WriteJob
 from ckpt_spill.manifest import ManifestData
-from ckpt_spill.tasks import ReadJob, WriteJob, as_container, read_partition, write_partition
+from ckpt_spill.tasks import as_container, read_partition, write_partition
 
 Graph = dict[Any, Any]
 

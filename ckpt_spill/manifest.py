@@ -17,9 +17,9 @@ from dask.utils import format_bytes
 from fsspec.implementations.local import LocalFileSystem
 
 from ckpt_spill.errors import CheckpointNotFoundError, ManifestError
+from ckpt_spill.jobs import Record, StoreRef
 from ckpt_spill.store.files import write_atomic
 from ckpt_spill.store.runs import Run, partition_file
-from ckpt_spill.tasks import Record, StoreRef
 
 VERSION = 1
 _DIGEST = 32

@@ -29,11 +29,11 @@ from ckpt_spill.errors import (
 )
 from ckpt_spill.graph import with_writes
 from ckpt_spill.hosts import Hosts
+from ckpt_spill.jobs import Record, WriteJob
 from ckpt_spill.manifest import collect
 from ckpt_spill.progress import Progress
 from ckpt_spill.store.partition import CodecName
 from ckpt_spill.store.runs import Run
-from ckpt_spill.tasks import Record, WriteJob
 
 logger = logging.getLogger("ckpt_spill")
 

@@ -4,78 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import dataclasses
 import functools
 import os
 import socket
-from collections.abc import Hashable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from distributed import get_worker
 from distributed.sizeof import safe_sizeof
 
 from ckpt_spill.config import Settings
 from ckpt_spill.errors import DiskFullError, MissingPartitionError, ReadError, RootError, WriteError
+from ckpt_spill.jobs import ReadJob, Record, StoreRef, WriteJob
 from ckpt_spill.ongoing import writing
 from ckpt_spill.store import partition as partition_files
-from ckpt_spill.store.partition import CodecName, Identity, Written
+from ckpt_spill.store.partition import Identity, Written
 from ckpt_spill.store.preflight import check_root
 from ckpt_spill.store.runs import Run, parse_partition_file
 from ckpt_spill.store.store import Store, find_store
 
 errand_of: contextvars.ContextVar[Any] = contextvars.ContextVar("errand_of", default=None)
 """The worker that runs an errand; dask tells only tasks where they run."""
-
-
-class Record(NamedTuple):
-    """What a client needs to know of a partition that is on disk. A few hundred bytes, whatever the partition."""
-
-    run: str
-    partition: int
-    store: str
-    root: str
-    host: str
-    nbytes: int
-    stored_nbytes: int
-    digest: bytes
-
-
-@dataclasses.dataclass(frozen=True)
-class WriteJob:
-    """What all write tasks of a collection share."""
-
-    run: Run
-    kind: str
-    roots: tuple[str, ...] | None
-    codec: CodecName
-    durable: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class StoreRef:
-    """A store as a manifest names it: the id is what counts, path and host are where it was last seen."""
-
-    id: str
-    root: str
-    host: str
-
-
-@dataclasses.dataclass(frozen=True)
-class ReadJob:
-    """What all read tasks of a collection share.
-
-    Parameters
-    ----------
-    run : Run
-    stores : tuple of StoreRef
-        Stores that hold partitions.
-    columns : tuple or None
-        Labels of the columns to read; None for everything.
-    """
-
-    run: Run
-    stores: tuple[StoreRef, ...]
-    columns: tuple[Hashable, ...] | None
 
 
 # ---------------------------------------------------------------------------------------------------- graph tasks

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ckpt_spill as cs
-from ckpt_spill.tasks import Record
+from ckpt_spill.jobs import Record
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*takes memory")  # the small disks are RAM disks
 

@@ -18,8 +18,9 @@ from dask import delayed
 from distributed import Client, LocalCluster
 
 import ckpt_spill as cs
+from ckpt_spill.jobs import WriteJob
 from ckpt_spill.store.runs import Run
-from ckpt_spill.tasks import WriteJob, write_partition
+from ckpt_spill.tasks import write_partition
 
 
 def tally(directory, what):

@@ -1,0 +1,61 @@
+"""What tasks, errands and manifests say of runs, partitions and stores. Small, and picklable."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from ckpt_spill.store.partition import CodecName
+from ckpt_spill.store.runs import Run
+
+
+class Record(NamedTuple):
+    """What a client needs to know of a partition that is on disk. A few hundred bytes, whatever the partition."""
+
+    run: str
+    partition: int
+    store: str
+    root: str
+    host: str
+    nbytes: int
+    stored_nbytes: int
+    digest: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class WriteJob:
+    """What all write tasks of a collection share."""
+
+    run: Run
+    kind: str
+    roots: tuple[str, ...] | None
+    codec: CodecName
+    durable: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreRef:
+    """A store as a manifest names it: the id is what counts, path and host are where it was last seen."""
+
+    id: str
+    root: str
+    host: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadJob:
+    """What all read tasks of a collection share.
+
+    Parameters
+    ----------
+    run : Run
+    stores : tuple of StoreRef
+        Stores that hold partitions.
+    columns : tuple or None
+        Labels of the columns to read; None for everything.
+    """
+
+    run: Run
+    stores: tuple[StoreRef, ...]
+    columns: tuple[Hashable, ...] | None
