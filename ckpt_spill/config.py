@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 import tempfile
 from collections.abc import Sequence
 from importlib import resources
 
 import dask
 import yaml
-from dask.utils import parse_bytes
+from dask.utils import parse_bytes, parse_timedelta
 
 from ckpt_spill.errors import RootError
 
@@ -64,6 +65,16 @@ def default_root() -> str:
     """Give the per-user directory that is used where nothing else is configured."""
     parent = dask.config.get("temporary-directory") or tempfile.gettempdir()
     return os.path.join(os.path.abspath(parent), f"ckpt-spill-{os.getuid()}")
+
+
+def domain() -> str:
+    """Give the failure domain of this process' disks: what is configured, else the host."""
+    return str(dask.config.get("ckpt-spill.domain") or socket.gethostname())
+
+
+def patience() -> float:
+    """Give the seconds to wait for a store that went away before its partitions count as lost."""
+    return float(parse_timedelta(dask.config.get("ckpt-spill.patience"), default="s"))
 
 
 def requested_roots(root: Roots | None) -> tuple[str, ...] | None:
