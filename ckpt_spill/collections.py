@@ -20,7 +20,6 @@ from dask.highlevelgraph import HighLevelGraph
 from ckpt_spill.errors import RefusedError, UnsupportedCollectionError
 from ckpt_spill.expr import expression_token, read_frame, read_name
 from ckpt_spill.graph import ReadLayer, grid_keys, optimized_frames, single_key, task_graph
-from ckpt_spill.jobs import ReadJob
 from ckpt_spill.manifest import ManifestData
 from ckpt_spill.store.inline import embed, extract
 from ckpt_spill.store.scalars import dump_scalar
@@ -173,7 +172,7 @@ def rebuild(manifest: ManifestData, columns: Columns) -> Any:
 
 def _layer(manifest: ManifestData, numbering: Any) -> tuple[str, HighLevelGraph]:
     name = read_name(manifest, None)
-    job = ReadJob(manifest.run, manifest.stores, None)
+    job = manifest.read_job(None)
     layer = ReadLayer(manifest, job, functools.partial(numbering, name))
     return name, HighLevelGraph({name: layer}, {name: set()})
 

@@ -14,7 +14,6 @@ from dask.dataframe.dask_expr.io.io import IO
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
 
 from ckpt_spill.graph import read_task
-from ckpt_spill.jobs import ReadJob
 from ckpt_spill.manifest import ManifestData
 from ckpt_spill.store.inline import extract
 from ckpt_spill.store.scalars import load_scalar
@@ -59,7 +58,7 @@ class ReadFrame(IO):
         return tuple(map(load_scalar, self.manifest.collection["divisions"]))
 
     def _layer(self) -> dict[Any, Any]:
-        job = ReadJob(self.manifest.run, self.manifest.stores, self._selected)
+        job = self.manifest.read_job(self._selected)
         return {
             (self._name, n): read_task((self._name, n), self.manifest, n, job) for n in range(self.manifest.npartitions)
         }

@@ -54,8 +54,11 @@ class ReadJob:
         Stores that hold partitions.
     columns : tuple or None
         Labels of the columns to read; None for everything.
+    nbytes : int
+        Mean size of a partition file, in bytes.
     """
 
     run: Run
     stores: tuple[StoreRef, ...]
     columns: tuple[Hashable, ...] | None
+    nbytes: int

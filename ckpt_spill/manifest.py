@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import fsspec
@@ -17,7 +17,7 @@ from dask.utils import format_bytes
 from fsspec.implementations.local import LocalFileSystem
 
 from ckpt_spill.errors import CheckpointNotFoundError, ManifestError
-from ckpt_spill.jobs import Record, StoreRef
+from ckpt_spill.jobs import ReadJob, Record, StoreRef
 from ckpt_spill.store.files import write_atomic
 from ckpt_spill.store.runs import Run, partition_file
 
@@ -250,6 +250,10 @@ class ManifestData:
     def stored_nbytes(self) -> int:
         """Bytes of all partition files, each counted once."""
         return int(self.partitions.stored_nbytes.sum())
+
+    def read_job(self, columns: tuple[Hashable, ...] | None) -> ReadJob:
+        """Give what all reads of this checkpoint, or of some of its columns, share."""
+        return ReadJob(self.run, self.stores, columns, self.stored_nbytes // max(self.npartitions, 1))
 
     def files(self, store: int) -> dict[int, tuple[str, int]]:
         """For each partition in one of ``stores``, the name of its file and the file's size in bytes."""
