@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from ckpt_spill.store.choice import Choice
 from ckpt_spill.store.codecs import Bytes, CodecError, as_bytes, decode, encode, scratch
-from ckpt_spill.store.descriptors import read_into
+from ckpt_spill.store.descriptors import Source
 from ckpt_spill.store.footer import HEADER_SIZE, Footer, block_sizes
 
 _RUN = 4 << 20
@@ -139,7 +139,7 @@ def runs(footer: Footer, outs: Mapping[int, Bytes | None], hashed: frozenset[int
         offset += sum(buffer.stored)
 
 
-def read_run(fd: int, run: Run) -> list[bytes]:
+def read_run(file: Source, run: Run) -> list[bytes]:
     """Read, check and decode one run; returns the blocks' digests where wanted. Runs in any thread.
 
     Raises
@@ -151,7 +151,7 @@ def read_run(fd: int, run: Run) -> list[bytes]:
     # Where no block is compressed, the bytes go straight to their place.
     straight = run.out is not None and size == len(run.out)
     source = run.out if run.out is not None and straight else scratch("stored", size)
-    if not read_into(fd, source, run.offset):
+    if not file.read_into(source, run.offset):
         raise BlockError("ends before its last block", run.buffer, run.first)
     digests = []
     at = to = 0

@@ -11,7 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
 
 from ckpt_spill.store.codecs import Bytes
 
@@ -25,9 +28,49 @@ class NotRegularError(ValueError):
     """What lies at the path is no regular file."""
 
 
+class Source(Protocol):
+    """The bytes of a partition file, wherever it is. Ranges may be read by several threads at once."""
+
+    @property
+    def name(self) -> str:
+        """What to call it in errors."""
+
+    @property
+    def size(self) -> int:
+        """Number of bytes."""
+
+    def read_into(self, out: Bytes, offset: int) -> bool:
+        """Fill `out` from `offset` on; False when the file ends before."""
+
+
+def read_bytes(source: Source, length: int, offset: int) -> bytes:
+    """Read a range, or what there is of it."""
+    out = np.empty(max(min(length, source.size - offset), 0), np.uint8)
+    return out.tobytes() if source.read_into(out, offset) else b""
+
+
+@dataclass(frozen=True)
+class OpenFile:
+    """A file of this machine that is open for reading."""
+
+    name: str
+    fd: int
+    size: int
+
+    def read_into(self, out: Bytes, offset: int) -> bool:
+        """Fill `out` from `offset` on; False when the file ends before."""
+        done = 0
+        while done < len(out):
+            count = os.preadv(self.fd, [out.data[done:]], offset + done)
+            if count == 0:
+                return False
+            done += count
+        return True
+
+
 @contextmanager
-def open_regular(path: str | os.PathLike[str]) -> Iterator[tuple[int, int]]:
-    """Open a file for reading and yield its descriptor and size; follows no link and waits for no pipe."""
+def open_regular(path: str | os.PathLike[str]) -> Iterator[OpenFile]:
+    """Open a file for reading; follows no link and waits for no pipe."""
     try:
         fd = os.open(path, _OPEN)
     except OSError as error:
@@ -38,20 +81,9 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[tuple[int, int]]:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise NotRegularError("is no regular file")
-        yield fd, status.st_size
+        yield OpenFile(os.fspath(path), fd, status.st_size)
     finally:
         os.close(fd)
-
-
-def read_into(fd: int, out: Bytes, offset: int) -> bool:
-    """Fill `out` from `offset` on; False when the file ends before."""
-    done = 0
-    while done < len(out):
-        count = os.preadv(fd, [out.data[done:]], offset + done)
-        if count == 0:
-            return False
-        done += count
-    return True
 
 
 class Writer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from ckpt_spill.errors import CorruptPartitionError, UnserializableError
 from ckpt_spill.store import blocks, descriptors, footer, frames
 from ckpt_spill.store.choice import Choice, CodecName, Disk, choose
 from ckpt_spill.store.codecs import Bytes
+from ckpt_spill.store.descriptors import NotRegularError, Source, open_regular, read_bytes
 from ckpt_spill.store.footer import Buffer, Footer, Identity
 from ckpt_spill.store.pool import ordered
 
@@ -128,7 +129,7 @@ def _write_buffers(
 
 
 def read(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Source,
     identity: Identity,
     digest: bytes | None,
     *,
@@ -139,7 +140,7 @@ def read(
 
     Parameters
     ----------
-    path : path-like
+    path : path-like or Source
         Links are not followed.
     identity : Identity
         The partition that has to be in the file.
@@ -158,12 +159,12 @@ def read(
     KeyError, TypeError
         There is no such column; the value has no columns.
     """
-    with _opened(path) as (fd, size):
-        found, _ = _read_footer(fd, size, identity, digest)
+    with _opened(path) as file:
+        found, _ = _read_footer(file, identity, digest)
         lengths = [buffer.length for buffer in found.buffers]
         with _described():
             decoding = frames.decoding(found.description, lengths, columns)
-        _read_buffers(fd, found, decoding.destinations, decoding.pickled, threads)
+        _read_buffers(file, found, decoding.destinations, decoding.pickled, threads)
         with _described():
             return decoding.value()
 
@@ -177,11 +178,13 @@ def read_footer(path: str | os.PathLike[str], identity: Identity | None, digest:
     CorruptPartitionError
         It is no whole partition file, or another one. The blocks are not looked at.
     """
-    with _opened(path) as (fd, size):
-        return _read_footer(fd, size, identity, digest)[0]
+    with _opened(path) as file:
+        return _read_footer(file, identity, digest)[0]
 
 
-def verify(path: str | os.PathLike[str], identity: Identity, digest: bytes | None, *, threads: int = 1) -> Written:
+def verify(
+    path: str | os.PathLike[str] | Source, identity: Identity, digest: bytes | None, *, threads: int = 1
+) -> Written:
     """Check every byte of a file, decoding nothing; give what `write` gave when it wrote the file.
 
     Raises
@@ -190,21 +193,22 @@ def verify(path: str | os.PathLike[str], identity: Identity, digest: bytes | Non
     CorruptPartitionError
         It is not the file that was written.
     """
-    with _opened(path) as (fd, size):
-        found, digest = _read_footer(fd, size, identity, digest)
+    with _opened(path) as file:
+        found, digest = _read_footer(file, identity, digest)
         everything = range(len(found.buffers))
-        _read_buffers(fd, found, dict.fromkeys(everything), frozenset(everything), threads)
-    return Written(sum(buffer.length for buffer in found.buffers), size, digest)
+        _read_buffers(file, found, dict.fromkeys(everything), frozenset(everything), threads)
+    return Written(sum(buffer.length for buffer in found.buffers), file.size, digest)
 
 
-def _read_footer(fd: int, size: int, identity: Identity | None, digest: bytes | None) -> tuple[Footer, bytes]:
+def _read_footer(file: Source, identity: Identity | None, digest: bytes | None) -> tuple[Footer, bytes]:
     """Check header, trailer and footer, in this order, and read the footer and its BLAKE3."""
-    footer.check_header(os.pread(fd, footer.HEADER_SIZE, 0))
+    size = file.size
+    footer.check_header(read_bytes(file, footer.HEADER_SIZE, 0))
     begin = max(size - _TAIL, 0)
-    tail = os.pread(fd, _TAIL, begin)
+    tail = read_bytes(file, _TAIL, begin)
     length, crc = footer.footer_place(tail[-footer.TRAILER_SIZE :], begin + len(tail))
     start = size - footer.TRAILER_SIZE - length
-    packed = tail[start - begin : -footer.TRAILER_SIZE] if start >= begin else os.pread(fd, length, start)
+    packed = tail[start - begin : -footer.TRAILER_SIZE] if start >= begin else read_bytes(file, length, start)
     if crc32c(packed) != crc:
         raise footer.FormatError("has a footer that fails its CRC-32C")
     actual = blake3(packed).digest()
@@ -217,13 +221,13 @@ def _read_footer(fd: int, size: int, identity: Identity | None, digest: bytes | 
 
 
 def _read_buffers(
-    fd: int, found: Footer, outs: Mapping[int, Bytes | None], hashed: frozenset[int], threads: int
+    file: Source, found: Footer, outs: Mapping[int, Bytes | None], hashed: frozenset[int], threads: int
 ) -> None:
     """Read, check and decode buffers; those in `hashed` are checked by their digests, too."""
     threads = _threads(threads, sum(found.buffers[number].length for number in outs))
     todo, names = itertools.tee(blocks.runs(found, outs, hashed))
     digests: dict[int, list[bytes]] = {number: [] for number in hashed & outs.keys()}
-    with closing(ordered(partial(blocks.read_run, fd), todo, weight=_nbytes, threads=threads)) as reading:
+    with closing(ordered(partial(blocks.read_run, file), todo, weight=_nbytes, threads=threads)) as reading:
         for run, hashes in zip(names, reading, strict=True):
             if run.hashed:
                 digests[run.buffer] += hashes
@@ -242,20 +246,19 @@ def _described() -> Iterator[None]:
 
 
 @contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[int, int]]:
+def _opened(path: str | os.PathLike[str] | Source) -> Iterator[Source]:
     """Open a partition file; whatever is found wrong with it leaves as CorruptPartitionError."""
+    where = os.fspath(path) if isinstance(path, str | os.PathLike) else path.name
     try:
-        with descriptors.open_regular(path) as opened:
-            yield opened
+        with open_regular(path) if isinstance(path, str | os.PathLike) else nullcontext(path) as file:
+            yield file
     except blocks.BlockError as error:
-        where = f"buffer {error.buffer}" + ("" if error.block is None else f", block {error.block},")
+        part = f"buffer {error.buffer}" + ("" if error.block is None else f", block {error.block},")
         raise CorruptPartitionError(
-            f"{os.fspath(path)}: {where} {error}", path=os.fspath(path), buffer=error.buffer, block=error.block
+            f"{where}: {part} {error}", path=where, buffer=error.buffer, block=error.block
         ) from error
-    except (footer.FormatError, descriptors.NotRegularError) as error:
-        raise CorruptPartitionError(
-            f"{os.fspath(path)} {error}", path=os.fspath(path), buffer=None, block=None
-        ) from error
+    except (footer.FormatError, NotRegularError) as error:
+        raise CorruptPartitionError(f"{where} {error}", path=where, buffer=None, block=None) from error
 
 
 def _nbytes(item: Any) -> int:
