@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ckpt_spill.errors import CkptSpillError, DiskFullError, MissingPartitionError
+from ckpt_spill.here import scratch_here, settings_here
 from ckpt_spill.jobs import Record, StoreRef
 from ckpt_spill.ongoing import abandon
 from ckpt_spill.store import partition as partition_files
@@ -14,7 +15,7 @@ from ckpt_spill.store.partition import Identity
 from ckpt_spill.store.preflight import check_root, too_full
 from ckpt_spill.store.runs import Run
 from ckpt_spill.store.store import Store
-from ckpt_spill.tasks import record_of, scratch_here, settings_here
+from ckpt_spill.tasks import record_of
 
 _PATIENCE = 30  # seconds
 

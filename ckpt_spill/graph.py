@@ -21,7 +21,8 @@ from dask.utils import ensure_dict
 
 from ckpt_spill.jobs import ReadJob, WriteJob
 from ckpt_spill.manifest import ManifestData
-from ckpt_spill.tasks import as_container, read_partition, write_partition
+from ckpt_spill.reading import read_partition
+from ckpt_spill.tasks import as_container, write_partition
 
 Graph = dict[Any, Any]
 

@@ -12,7 +12,7 @@ from dask.base import get_scheduler
 from distributed import Client, as_completed, get_worker, rejoin, secede
 
 from ckpt_spill.errors import CkptSpillError, RefusedError, WriteError
-from ckpt_spill.tasks import errand_of
+from ckpt_spill.here import errand_of
 
 LOCAL = "local"
 Call = tuple[str, Sequence[Any]]

@@ -1,0 +1,70 @@
+"""How fast things go, as measured, for the one question whether a worker should help with another's backlog."""
+
+from __future__ import annotations
+
+import dataclasses
+
+_WEIGHT = 0.3  # of a new measurement in a moving average
+_MARGIN = 2.0
+"""Fetching also costs the peer that serves, and a partition loaded out of place costs memory elsewhere."""
+
+
+@dataclasses.dataclass
+class Average:
+    """A moving average, exponentially weighted; None before the first measurement."""
+
+    value: float | None = None
+
+    def add(self, measured: float) -> None:
+        """Take one measurement."""
+        self.value = measured if self.value is None else self.value + _WEIGHT * (measured - self.value)
+
+
+@dataclasses.dataclass
+class Pace:
+    """How often the workers of a store take up one of its reads.
+
+    Parameters
+    ----------
+    since : float
+        Time, in seconds, when reads began to wait for it.
+    """
+
+    since: float
+    _interval: Average = dataclasses.field(default_factory=Average)
+
+    def taken(self, now: float) -> None:
+        """Note that a worker of the store took a read while others waited."""
+        self._interval.add(now - self.since)
+        self.since = now
+
+    def wait(self, depth: int, now: float, guess: float) -> float:
+        """Estimate the seconds until the store's own workers have taken up all of the reads that wait.
+
+        Parameters
+        ----------
+        depth : int
+            How many wait.
+        now : float
+        guess : float
+            Seconds for each, for as long as none was measured.
+        """
+        interval = guess if self._interval.value is None else self._interval.value
+        return depth * max(interval, now - self.since)
+
+
+def help_pays(wait: float, nbytes: int, bandwidth: float, duration: float) -> bool:
+    """Tell whether another worker would have fetched and read a partition well before its own workers came to the last.
+
+    Parameters
+    ----------
+    wait : float
+        Seconds, from ``Pace.wait``.
+    nbytes : int
+        Of the partition file.
+    bandwidth : float
+        Between workers, in bytes per second.
+    duration : float
+        Seconds that a read takes.
+    """
+    return wait > _MARGIN * (nbytes / bandwidth + duration)

@@ -1,0 +1,156 @@
+"""The worker's side: it announces the stores that it sees, and serves their files to peers.
+
+As a preload of ``dask worker``: ``--preload ckpt_spill.cluster.worker``.
+
+What is used of distributed beyond its documented interface: ``handlers``, ``rpc`` and ``scheduler`` of a worker, by
+which one process asks another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from distributed import WorkerPlugin
+
+from ckpt_spill.cluster.remote import FileId, RemoteFile, read_range
+from ckpt_spill.cluster.scheduler import NAME
+from ckpt_spill.cluster.sight import Seen
+from ckpt_spill.config import Settings, domain
+from ckpt_spill.errors import CkptSpillError
+from ckpt_spill.store.store import Store
+
+_SERVED_AT_ONCE = 4
+_PATIENCE = 20.0
+
+logger = logging.getLogger("ckpt_spill")
+
+
+class Sharing(WorkerPlugin):
+    """Tells the scheduler which stores this worker sees, and gives their files to peers.
+
+    Attributes
+    ----------
+    counts : Counter
+        Reads of this worker: ``local`` and ``fetched``; ranges ``served`` to peers.
+    """
+
+    name = NAME
+    idempotent = True
+
+    async def setup(self, worker: Any) -> None:
+        """Take up work in a worker."""
+        self._worker = worker
+        self._stores: dict[str, Store] = {}
+        self._roots: set[str] = set()
+        self._serving = asyncio.Semaphore(_SERVED_AT_ONCE)
+        self._bandwidth: float | None = None
+        self.counts: Counter[str] = Counter()
+        worker.handlers["ckpt_spill_look"] = self.look
+        worker.handlers["ckpt_spill_read"] = self._read
+        await self.announce()
+
+    def teardown(self, worker: Any) -> None:
+        """Leave no handler behind."""
+        worker.handlers.pop("ckpt_spill_look", None)
+        worker.handlers.pop("ckpt_spill_read", None)
+
+    # ------------------------------------------------------------------------------------------------ announcing
+    async def announce(self) -> None:
+        """Look for stores and tell the scheduler; where manifests have named more roots, look there too."""
+        stores = await self.look(())
+        try:
+            while not self._roots.issuperset(roots := await self._tell(stores)):
+                stores = await self.look(roots)
+        except (OSError, AttributeError, ValueError, TypeError) as e:
+            logger.warning("worker %s cannot tell the scheduler which stores it sees: %r", self._worker.address, e)
+
+    async def _tell(self, stores: Mapping[str, Seen]) -> list[str]:
+        told = {store: list(seen) for store, seen in stores.items()}
+        return list(await self._worker.scheduler.ckpt_spill_announce(worker=self._worker.address, stores=told))
+
+    async def look(self, roots: Iterable[str]) -> dict[str, Seen]:
+        """Look for stores in the configured roots, in these, and in all that were asked for before."""
+        self._roots.update(roots)
+        self._stores = await asyncio.to_thread(_stores_in, self._configured(), self._roots)
+        here = socket.gethostname(), domain()
+        return {store.id: Seen(store.root, *here) for store in self._stores.values()}
+
+    def _configured(self) -> Sequence[str]:
+        try:
+            return Settings.here(None).roots
+        except CkptSpillError as e:  # which a call that needs a root raises in its turn
+            logger.warning("%s", e)
+            return ()
+
+    # --------------------------------------------------------------------------------------------------- serving
+    async def _read(self, file: Sequence[Any], offset: int, length: int) -> dict[str, Any]:
+        """Give a range of a partition file to a peer; a few at a time, so that little memory is taken."""
+        wanted = FileId.unpack(*file)
+        if (store := self._stores.get(wanted.store)) is None:
+            return {"missing": f"worker {self._worker.address} does not see store {wanted.store}"}
+        async with self._serving:
+            self.counts["served"] += 1
+            return await asyncio.to_thread(read_range, store, wanted, offset=offset, length=length)
+
+    # -------------------------------------------------------------------------------- fetching, in a task's thread
+    def open(self, peer: str, file: FileId) -> RemoteFile:
+        """Open a partition file that a peer sees."""
+        return RemoteFile(self._worker, peer, file)
+
+    def count(self, source: str | RemoteFile) -> None:
+        """Count a read, and note how fast the bytes came."""
+        if isinstance(source, str):
+            self.counts["local"] += 1
+        else:
+            self.counts["fetched"] += 1
+            self._bandwidth = source.fetched / max(source.seconds, 1e-6)
+
+    def sources(
+        self, key: Hashable, stores: Sequence[str], *, failed: Mapping[str, str], silent: Sequence[str]
+    ) -> list[tuple[str, str]]:
+        """Ask the scheduler who can serve a partition; tell it first what this worker sees now.
+
+        See Also
+        --------
+        ckpt_spill.cluster.scheduler.Steering.sources : What the parameters and the result mean.
+
+        Raises
+        ------
+        OSError, TimeoutError
+            The scheduler does not answer.
+        """
+        facts = {"failed": dict(failed), "silent": list(silent), "bandwidth": self._bandwidth}
+
+        async def ask() -> list[tuple[str, str]]:
+            await self.announce()
+            scheduler = self._worker.scheduler
+            found = await scheduler.ckpt_spill_sources(
+                worker=self._worker.address, key=key, stores=list(stores), **facts
+            )
+            return [(peer, store) for peer, store in found]
+
+        return asyncio.run_coroutine_threadsafe(ask(), self._worker.loop.asyncio_loop).result(_PATIENCE)
+
+
+def sharing(worker: Any) -> Sharing | None:
+    """Give a worker's plugin, if it has it."""
+    found = worker.plugins.get(NAME) if worker else None
+    return found if isinstance(found, Sharing) else None
+
+
+def _stores_in(configured: Iterable[str], named: Iterable[str]) -> dict[str, Store]:
+    found: dict[str, Store] = {}
+    for root in dict.fromkeys((*configured, *sorted(named))):
+        if store := Store.open(root):
+            found.setdefault(store.id, store)
+    return found
+
+
+async def dask_setup(worker: Any) -> None:
+    """Preload."""
+    await worker.plugin_add(Sharing())

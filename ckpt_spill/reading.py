@@ -1,0 +1,160 @@
+"""The task that reads a partition: where it lies, else from a peer; after a copy that cannot be used, the next."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from distributed import Reschedule
+
+from ckpt_spill.cluster.remote import FileId, PeerLostError, RemoteFile
+from ckpt_spill.cluster.worker import Sharing, sharing
+from ckpt_spill.errors import MissingPartitionError, ReadError
+from ckpt_spill.here import process_name, settings_here, this_worker
+from ckpt_spill.jobs import ReadJob, StoreRef
+from ckpt_spill.store import partition as partition_files
+from ckpt_spill.store.partition import Identity
+from ckpt_spill.store.runs import parse_partition_file
+from ckpt_spill.store.store import find_store
+
+READ_PREFIX = "rehydrate"
+"""Keys of read tasks begin with this."""
+
+logger = logging.getLogger("ckpt_spill")
+
+Failures = dict[str, ReadError | OSError]
+"""Stores whose copy certainly cannot be used, and why."""
+
+
+def read_partition(job: ReadJob, partition: int, digest: bytes, holders: Sequence[int]) -> Any:
+    """Read one partition, or some columns of it.
+
+    Parameters
+    ----------
+    job : ReadJob
+    partition : int
+        Its number.
+    digest : bytes
+        BLAKE3 of the file's footer.
+    holders : sequence of int
+        Which of the job's stores have it.
+
+    Raises
+    ------
+    CorruptPartitionError, MissingPartitionError
+        No copy can be used; the message says what is wrong with each.
+    distributed.Reschedule
+        No copy can be reached now: the scheduler lets the task wait until a worker that sees one is there, or gives up.
+    """
+    return Reading(job, partition, digest, tuple(job.stores[h] for h in holders)).value()
+
+
+class Reading:
+    """One attempt at a partition."""
+
+    def __init__(self, job: ReadJob, partition: int, digest: bytes, refs: tuple[StoreRef, ...]) -> None:
+        self._job, self._partition, self._digest, self._refs = job, partition, digest, refs
+        self._settings = settings_here(None)
+        self._sharing = sharing(this_worker())
+        self._failed: Failures = {}
+        self._silent: list[str] = []
+
+    def value(self) -> Any:
+        """Read the first copy that is sound."""
+        for candidates in (self._here, self._from_peers):
+            for store, opening in candidates():
+                try:
+                    return self._read(opening())
+                except PeerLostError as e:
+                    self._silent.append(e.peer)
+                    logger.warning("%s: %s", self._what(), e)
+                except (ReadError, OSError) as e:
+                    self._failed[store] = e
+                    logger.warning("%s: the copy in store %s cannot be used: %s", self._what(), store, e)
+        if self._sharing and len(self._failed) < len(self._refs) and (key := self._own_key()):
+            self._ask(self._sharing, key)
+            raise Reschedule
+        raise self._error()
+
+    def _read(self, source: str | RemoteFile) -> Any:
+        job = self._job
+        value = partition_files.read(
+            source,
+            Identity(job.run.checkpoint, job.run.generation, self._partition),
+            self._digest,
+            columns=job.columns,
+            threads=self._settings.threads,
+        )
+        if self._sharing:
+            self._sharing.count(source)
+        return value
+
+    # ------------------------------------------------------------------------------------------------- candidates
+    def _here(self) -> Iterator[tuple[str, Callable[[], str]]]:
+        for ref in self._refs:
+            if store := find_store(ref.id, (ref.root, *self._settings.roots)):
+                path = functools.partial(store.partition_path, self._job.run, self._partition, self._digest)
+                yield ref.id, path
+
+    def _from_peers(self) -> Iterator[tuple[str, Callable[[], RemoteFile]]]:
+        if self._sharing and len(self._failed) < len(self._refs):
+            for peer, store in self._ask(self._sharing, self._own_key()):
+                if store not in self._failed and peer not in self._silent:
+                    file = FileId(store, self._job.run, self._partition, self._digest)
+                    yield store, functools.partial(self._sharing.open, peer, file)
+
+    def _ask(self, plugin: Sharing, key: Any) -> Sequence[tuple[str, str]]:
+        """Ask the scheduler who can serve this, and tell what was found out; nobody, if it does not answer."""
+        reasons = {store: str(e) for store, e in self._failed.items()}
+        with contextlib.suppress(OSError, TimeoutError):
+            return plugin.sources(key, [ref.id for ref in self._refs], failed=reasons, silent=self._silent)
+        return ()
+
+    def _own_key(self) -> Any:
+        """Give the key of the task that this is; None where the read runs inside some other task."""
+        worker = this_worker()
+        try:
+            key = worker.get_current_task()
+        except (AttributeError, KeyError):
+            return None
+        name = key[0] if isinstance(key, tuple) else key
+        return key if isinstance(name, str) and name.startswith(f"{READ_PREFIX}-") else None
+
+    # ------------------------------------------------------------------------------------------------------ errors
+    def _what(self) -> str:
+        return f"partition {self._partition} of checkpoint {self._job.run.checkpoint!r}"
+
+    def _error(self) -> ReadError:
+        by = f"{process_name()} on host {socket.gethostname()}"
+        for failure in self._failed.values():
+            if isinstance(failure, ReadError):
+                return type(failure)(
+                    f"{self._what()}, read by {by}: {_all(self._failed)}. "
+                    "Delete the checkpoint and make it again from its source",
+                    **{**failure.details, "partition": self._partition},
+                )
+        places = "; ".join(f"store {ref.id} ({ref.root} on host {ref.host})" for ref in self._refs)
+        return MissingPartitionError(
+            f"{self._what()} (generation {self._job.run.generation}) cannot be read by {by}. It should be in {places}: "
+            f"{_all(self._failed) or 'none of these stores can be seen from here'}. {self._others_here()} other "
+            "partition files of it are in reach here. If the disk is mounted elsewhere now, say where with "
+            'rehydrate(..., root=...); if the files are gone, rehydrate(..., missing="recompute", source=...) '
+            "makes them again",
+            partitions=[self._partition],
+            stores=[ref.id for ref in self._refs],
+        )
+
+    def _others_here(self) -> int:
+        here: set[int | None] = set()
+        for ref in self._job.stores:
+            if store := find_store(ref.id, (ref.root, *self._settings.roots)):
+                here |= {parse_partition_file(name) for name in store.present(self._job.run)}
+        return len(here)
+
+
+def _all(failures: Mapping[str, Exception]) -> str:
+    return "; ".join(map(str, failures.values()))
