@@ -99,14 +99,13 @@ class Steering(SchedulerPlugin):
     async def _ask(self, workers: Sequence[str]) -> None:
         now = time.monotonic()
         self._looked.update(dict.fromkeys(workers, now))
-        # A worker without the plugin announces itself when it gets it.
         message = {"op": "ckpt_spill_look", "roots": sorted(self._roots)}
         asking = [self._scheduler.broadcast(msg=message, workers=[w], on_error="ignore") for w in workers]
         for answer in await asyncio.gather(*(asyncio.wait_for(a, _ANSWER) for a in asking), return_exceptions=True):
-            if isinstance(answer, dict):
-                for worker, stores in answer.items():
-                    if worker in self._scheduler.workers:
-                        self._sees(worker, stores)
+            for worker, stores in answer.items() if isinstance(answer, dict) else ():
+                # One that has no plugin yet answers with nothing, and announces itself when it gets it.
+                if stores is not None and worker in self._scheduler.workers:
+                    self._sees(worker, stores)
 
     def _sees(self, worker: str, stores: Mapping[str, Sequence[str]]) -> None:
         self._sight.update(worker, {store: Seen(*seen) for store, seen in stores.items()})
