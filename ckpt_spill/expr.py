@@ -15,7 +15,6 @@ from dask.dataframe.dask_expr.io.parquet import ReadParquet
 
 from ckpt_spill.graph import read_task
 from ckpt_spill.manifest import ManifestData
-from ckpt_spill.reading import READ_PREFIX
 from ckpt_spill.store.inline import extract
 from ckpt_spill.store.scalars import load_scalar
 
@@ -109,7 +108,7 @@ def expression_token(expression: Any) -> str:
 
 def read_name(manifest: ManifestData, columns: tuple[Hashable, ...] | None) -> str:
     """Name a read's tasks after what is read and nothing else, as a key must not name two contents."""
-    return f"{READ_PREFIX}-{tokenize(manifest.digest, columns)}"
+    return f"rehydrate-{tokenize(manifest.digest, columns)}"
 
 
 def read_frame(manifest: ManifestData) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import socket
@@ -12,7 +11,7 @@ from typing import Any
 from distributed import Reschedule
 
 from ckpt_spill.cluster.remote import FileId, PeerLostError, RemoteFile
-from ckpt_spill.cluster.worker import Sharing, sharing
+from ckpt_spill.cluster.worker import sharing
 from ckpt_spill.errors import MissingPartitionError, ReadError
 from ckpt_spill.here import process_name, settings_here, this_worker
 from ckpt_spill.jobs import ReadJob, StoreRef
@@ -20,9 +19,6 @@ from ckpt_spill.store import partition as partition_files
 from ckpt_spill.store.partition import Identity
 from ckpt_spill.store.runs import parse_partition_file
 from ckpt_spill.store.store import find_store
-
-READ_PREFIX = "rehydrate"
-"""Keys of read tasks begin with this."""
 
 logger = logging.getLogger("ckpt_spill")
 
@@ -62,6 +58,8 @@ class Reading:
         self._sharing = sharing(this_worker())
         self._failed: Failures = {}
         self._silent: list[str] = []
+        roots = (*self._settings.roots, *sorted(self._sharing.roots if self._sharing else ()))
+        self._seen = {ref.id: find_store(ref.id, (ref.root, *roots)) for ref in job.stores}
 
     def value(self) -> Any:
         """Read the first copy that is sound."""
@@ -75,8 +73,7 @@ class Reading:
                 except (ReadError, OSError) as e:
                     self._failed[store] = e
                     logger.warning("%s: the copy in store %s cannot be used: %s", self._what(), store, e)
-        if self._sharing and len(self._failed) < len(self._refs) and (key := self._own_key()):
-            self._ask(self._sharing, key)
+        if self._ask()[1]:
             raise Reschedule
         raise self._error()
 
@@ -96,33 +93,35 @@ class Reading:
     # ------------------------------------------------------------------------------------------------- candidates
     def _here(self) -> Iterator[tuple[str, Callable[[], str]]]:
         for ref in self._refs:
-            if store := find_store(ref.id, (ref.root, *self._settings.roots)):
+            if store := self._seen[ref.id]:
                 path = functools.partial(store.partition_path, self._job.run, self._partition, self._digest)
                 yield ref.id, path
 
     def _from_peers(self) -> Iterator[tuple[str, Callable[[], RemoteFile]]]:
-        if self._sharing and len(self._failed) < len(self._refs):
-            for peer, store in self._ask(self._sharing, self._own_key()):
-                if store not in self._failed and peer not in self._silent:
-                    file = FileId(store, self._job.run, self._partition, self._digest)
-                    yield store, functools.partial(self._sharing.open, peer, file)
+        for peer, store in self._ask()[0]:
+            if self._sharing and store not in self._failed and peer not in self._silent:
+                file = FileId(store, self._job.run, self._partition, self._digest)
+                yield store, functools.partial(self._sharing.open, peer, file)
 
-    def _ask(self, plugin: Sharing, key: Any) -> Sequence[tuple[str, str]]:
-        """Ask the scheduler who can serve this, and tell what was found out; nobody, if it does not answer."""
+    def _ask(self) -> tuple[Sequence[tuple[str, str]], bool]:
+        """Ask the scheduler who can serve this, and tell what was found out.
+
+        Returns
+        -------
+        list of (str, str)
+            Peers and the stores that they see.
+        bool
+            Whether this task, rescheduled, waits for one of the stores; never where each of the copies has failed.
+        """
+        if self._sharing is None or len(self._failed) == len(self._refs):
+            return [], False
         reasons = {store: str(e) for store, e in self._failed.items()}
-        with contextlib.suppress(OSError, TimeoutError):
-            return plugin.sources(key, [ref.id for ref in self._refs], failed=reasons, silent=self._silent)
-        return ()
-
-    def _own_key(self) -> Any:
-        """Give the key of the task that this is; None where the read runs inside some other task."""
-        worker = this_worker()
+        stores = [ref.id for ref in self._refs]
         try:
-            key = worker.get_current_task()
-        except (AttributeError, KeyError):
-            return None
-        name = key[0] if isinstance(key, tuple) else key
-        return key if isinstance(name, str) and name.startswith(f"{READ_PREFIX}-") else None
+            return self._sharing.sources(_current_task(), self._partition, stores, failed=reasons, silent=self._silent)
+        except (OSError, TimeoutError) as e:
+            logger.warning("%s: the scheduler does not say who can serve it: %r", self._what(), e)
+            return [], False
 
     # ------------------------------------------------------------------------------------------------------ errors
     def _what(self) -> str:
@@ -149,11 +148,15 @@ class Reading:
         )
 
     def _others_here(self) -> int:
-        here: set[int | None] = set()
-        for ref in self._job.stores:
-            if store := find_store(ref.id, (ref.root, *self._settings.roots)):
-                here |= {parse_partition_file(name) for name in store.present(self._job.run)}
-        return len(here)
+        stores = [store for store in self._seen.values() if store]
+        return len({parse_partition_file(name) for store in stores for name in store.present(self._job.run)})
+
+
+def _current_task() -> Any:
+    try:
+        return this_worker().get_current_task()
+    except (AttributeError, KeyError):
+        return None
 
 
 def _all(failures: Mapping[str, Exception]) -> str:

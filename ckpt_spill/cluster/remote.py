@@ -21,7 +21,7 @@ from ckpt_spill.store.runs import Run
 from ckpt_spill.store.store import Store
 
 RANGE = 8 << 20
-_PATIENCE = 20.0  # seconds for one range
+_PATIENCE = 10.0  # seconds for one range
 
 
 class PeerLostError(Exception):
@@ -113,6 +113,8 @@ class RemoteFile:
         except (OSError, TimeoutError) as e:  # of which distributed's communication errors are
             asking.cancel()
             raise PeerLostError(self._peer, repr(e)) from e
+        if answer is None:
+            raise PeerLostError(self._peer, "it does not have the plugin")
         if "missing" in answer:
             raise FileNotFoundError(f"{self.name}: {answer['missing']}")
         return answer

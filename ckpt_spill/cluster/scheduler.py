@@ -1,135 +1,108 @@
-"""The scheduler's side: which worker sees which store, and the locality queue.
+"""The scheduler's side: reads are held until there is a worker for them that sees their file.
 
-A read of a partition that not every worker can see is held: restricted to an address that no worker has, which lets it
-settle in the state ``no-worker``. When a worker that sees the file has a free slot by the scheduler's own rule for
-queued tasks, the read is restricted to it and let go. So reads are where their files are, downstream work goes first,
-and no more partitions are loaded than the scheduler's queue would load. Where every worker sees the file nothing is
-held: the read is a queued root task like any other.
+A read of a partition that not every worker can see is restricted to an address that no worker has, which lets it settle
+in the state ``no-worker``. When a worker that sees the file has a free slot by the scheduler's own rule for queued
+tasks, the read is restricted to it and let go. So reads are where their files are, downstream work goes first, and no
+more partitions are loaded than the scheduler's queue would load. Where every worker sees the file nothing is held: the
+read is a queued root task like any other.
 
 As a preload of ``dask scheduler``: ``--preload ckpt_spill.cluster.scheduler``.
 
-What is used of distributed beyond its documented interface: ``Scheduler.transition`` and ``transitions``, ``handlers``,
-``unrunnable``, ``queued``, ``idle_task_count``, ``running``, ``no_workers_timeout``, ``WORKER_SATURATION``, and of a
-task ``worker_restrictions`` and ``run_spec``. Plugins get no other means to decide where a task runs.
+What is used here and in ``lookout`` and ``dispatch`` of distributed beyond its documented interface: ``transition`` and
+``transitions``, ``handlers``, ``unrunnable``, ``queued``, ``idle_task_count``, ``running``, ``no_workers_timeout`` and
+``WORKER_SATURATION`` of the scheduler, and ``worker_restrictions`` and ``run_spec`` of a task. Plugins get no other
+means to decide where a task runs.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import math
 import pickle
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from distributed import SchedulerPlugin
 from tornado.ioloop import PeriodicCallback
 
+from ckpt_spill.cluster.dispatch import Dispatch
+from ckpt_spill.cluster.lookout import Lookout
 from ckpt_spill.cluster.losses import lost_partitions
-from ckpt_spill.cluster.pace import Average, Pace, help_pays
-from ckpt_spill.cluster.queue import LocalityQueue, Priority
-from ckpt_spill.cluster.sight import Seen, Sight
 from ckpt_spill.config import patience
 from ckpt_spill.jobs import ReadJob
 
 NAME = "ckpt-spill"
-HELD = frozenset({"ckpt-spill://held-for-a-worker-that-has-the-file"})
+HELD = frozenset({"ckpt-spill://held-for-a-worker-that-sees-the-file"})
 """Restriction to an address that no worker has."""
 
 _TICK = 0.5  # seconds
-_LOOK_AGAIN = 1.0
-_SILENCE = 10.0
-_ANSWER = 5.0
-_UNKNOWN_DURATION = 0.5
+_RETURNS = 10
 
 logger = logging.getLogger("ckpt_spill")
 
 
 class Read(NamedTuple):
-    """A read that is held here until it is let go. Reads of one job that have the same holders share the last two."""
+    """A read that is held, or was. Reads of one job with the same holders share all but the first."""
 
     partition: int
     job: ReadJob
     stores: tuple[str, ...]
 
+    @classmethod
+    def of(cls, spec: Any) -> Read | None:
+        """Recognise a task that reads a partition; None for other tasks."""
+        args = getattr(spec, "args", None)
+        if not args or type(args[0]) is not ReadJob:
+            return None
+        job, partition, _, holders = args
+        return cls(partition, job, tuple(job.stores[h].id for h in holders))
+
 
 class Steering(SchedulerPlugin):
-    """Sees to it that partitions are read where they lie."""
+    """Sees to it that partitions are read where they lie, and that reads nobody can do end."""
 
     name = NAME
     idempotent = True
 
     async def start(self, scheduler: Any) -> None:
-        """Take up work in a scheduler that may have workers already."""
+        """Take up work in a scheduler, which may have workers already."""
         self._scheduler = scheduler
-        self._sight = Sight()
-        self._queue = LocalityQueue()
+        self._lookout = Lookout(scheduler, self._has_looked)
+        self._sight = self._lookout.sight
+        self._dispatch = Dispatch(scheduler, self._sight)
         self._reads: dict[Hashable, Read] = {}
         self._failures: defaultdict[Hashable, dict[str, str]] = defaultdict(dict)
-        self._paces: dict[str, Pace] = {}
-        self._bandwidth = Average()
-        self._silent: dict[str, float] = {}
+        self._returns: Counter[Hashable] = Counter()
         self._lost_since: dict[str, float] = {}
-        self._looked: dict[str, float] = {}
-        self._roots: set[str] = set()
         self._refreshed = 0.0
-        self._kicked = False
-        self._stimuli = 0
-        scheduler.handlers["ckpt_spill_announce"] = self.announce
-        scheduler.handlers["ckpt_spill_look"] = self.look
+        scheduler.handlers["ckpt_spill_announce"] = self._lookout.announce
+        scheduler.handlers["ckpt_spill_look"] = self._lookout.look
         scheduler.handlers["ckpt_spill_sources"] = self.sources
         ticking = PeriodicCallback(self._tick, _TICK * 1000)
         scheduler.periodic_callbacks[NAME] = ticking
         ticking.start()
-        await self.look(())
+        await self._lookout.look(())
 
-    # ------------------------------------------------------------------------------------------ who sees what
-    async def announce(self, worker: str, stores: Mapping[str, Sequence[str]]) -> list[str]:
-        """Take what a worker says it sees; give the roots that manifests name, for it to look there too."""
-        self._sees(worker, stores)
-        return sorted(self._roots)
-
-    async def look(self, roots: Sequence[str]) -> None:
-        """Let all workers look for stores, also in ``roots``, and wait for their answers."""
-        self._roots.update(roots)
-        await self._ask(list(self._scheduler.workers))
-
-    async def _ask(self, workers: Sequence[str]) -> None:
-        now = time.monotonic()
-        self._looked.update(dict.fromkeys(workers, now))
-        message = {"op": "ckpt_spill_look", "roots": sorted(self._roots)}
-        asking = [self._scheduler.broadcast(msg=message, workers=[w], on_error="ignore") for w in workers]
-        for answer in await asyncio.gather(*(asyncio.wait_for(a, _ANSWER) for a in asking), return_exceptions=True):
-            for worker, stores in answer.items() if isinstance(answer, dict) else ():
-                # One that has no plugin yet answers with nothing, and announces itself when it gets it.
-                if stores is not None and worker in self._scheduler.workers:
-                    self._sees(worker, stores)
-
-    def _sees(self, worker: str, stores: Mapping[str, Sequence[str]]) -> None:
-        self._sight.update(worker, {store: Seen(*seen) for store, seen in stores.items()})
-        self._silent.pop(worker, None)
+    # ---------------------------------------------------------------------------------------------------- workers
+    def _has_looked(self, worker: str) -> None:
+        self._dispatch.heard(worker)
         for ts in list(self._scheduler.queued):
-            # It was queued when all workers saw it, and this one does not.
-            if (job := job_of(ts.run_spec)) and not self._sight.all_see([worker], stores_of(ts.run_spec, job)):
-                self._hold(ts, job)
-                self._transitions({ts.key: "released"})
-        self._kick()
-
-    def add_worker(self, scheduler: Any, worker: str) -> None:
-        """Nothing is known of a new worker before it announces what it sees."""
+            # It was queued when all workers saw its file, and this one does not.
+            if (read := Read.of(ts.run_spec)) and not self._sight.all_see([worker], read.stores):
+                self._hold(ts, read)
+                self._scheduler.transitions({ts.key: "released"}, f"ckpt-spill-hold-{time.time()}")
+        self._dispatch.kick()
 
     def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
         """Forget what a worker saw that is gone."""
-        self._sight.remove(worker)
-        self._silent.pop(worker, None)
-        self._looked.pop(worker, None)
-        self._kick()
+        self._lookout.forget(worker)
+        self._dispatch.heard(worker)
+        self._dispatch.kick()
 
     def valid_workers_downscaling(self, scheduler: Any, workers: list[Any]) -> list[Any]:
         """Keep an adaptive cluster from retiring the only worker that sees something that is waited for."""
-        needed = {tuple(self._sight.workers(store)) for store in self._queue.stores()}
+        needed = {tuple(self._sight.workers(store)) for store in self._dispatch.queue.stores()}
         return [ws for ws in workers if (ws.address,) not in needed]
 
     async def sources(
@@ -137,11 +110,12 @@ class Steering(SchedulerPlugin):
         *,
         worker: str,
         key: Hashable,
+        partition: int,
         stores: Sequence[str],
         failed: Mapping[str, str],
         silent: Sequence[str],
         bandwidth: float | None,
-    ) -> list[tuple[str, str]]:
+    ) -> dict[str, Any]:
         """Say where a worker can fetch a partition that it cannot read itself.
 
         Parameters
@@ -149,202 +123,108 @@ class Steering(SchedulerPlugin):
         worker : str
             Who asks.
         key : hashable
-            Of the task that reads.
+            Of the task that asks.
+        partition : int
         stores : sequence of str
             That hold the partition.
         failed : mapping of str to str
             Stores of which it is certain that they do not have it, or not sound, and why.
         silent : sequence of str
-            Addresses of peers that did not answer; they are left alone for a while.
+            Addresses of peers that did not answer.
         bandwidth : float or None
             Measured in the last fetch, in bytes per second.
 
         Returns
         -------
-        list of (str, str)
-            Addresses of peers, and the store that each sees.
+        dict
+            ``peers``: addresses, and the store that each sees. ``waits``: whether the task, when it is rescheduled,
+            waits until there is a worker that sees one of the stores, or is failed.
         """
-        now = time.monotonic()
-        self._silent.update(dict.fromkeys(silent, now + _SILENCE))
+        for peer in silent:
+            self._dispatch.silence(peer)
         if bandwidth:
-            self._bandwidth.add(bandwidth)
+            self._dispatch.measured(bandwidth)
+        peers = [(p, s) for s in stores if s not in failed for p in self._dispatch.peers(s) if p != worker]
+        return {"peers": peers, "waits": self._may_wait(key, partition, failed)}
+
+    def _may_wait(self, key: Hashable, partition: int, failed: Mapping[str, str]) -> bool:
         ts = self._scheduler.tasks.get(key)
-        if ts and (job := job_of(ts.run_spec)):
-            self._failures[key].update(failed)
-            if key not in self._reads:
-                self._hold(ts, job)  # if it comes back here, it waits for a worker that sees it
-        serving = self._serving(now)
-        return [
-            (address, store)
-            for store in stores
-            if store not in failed
-            for address in sorted(self._sight.workers(store), key=self._load)
-            if address in serving and address != worker
-        ]
+        read = Read.of(ts.run_spec) if ts else None
+        if read is None or read.partition != partition:
+            return False  # a read inside of another task
+        if key not in self._reads:
+            if is_restricted(ts):
+                return False
+            self._hold(ts, read)
+        self._failures[key].update(failed)
+        self._returns[key] += 1
+        return self._returns[key] <= _RETURNS
 
-    def _serving(self, now: float) -> set[str]:
-        """Workers that answer, as far as is known: also those that are paused or retiring."""
-        return {w for w in self._scheduler.workers if self._silent.get(w, 0.0) <= now}
-
-    def _load(self, worker: str) -> int:
-        ws = self._scheduler.workers.get(worker)
-        return len(ws.processing) if ws else 0
-
-    # ---------------------------------------------------------------------------------------------- holding reads
+    # ---------------------------------------------------------------------------------------------------- holding
     def update_graph(self, scheduler: Any, *, tasks: list[Any], **kwargs: Any) -> None:
         """Hold the reads of a new graph that not every worker can do."""
         shared: dict[tuple[int, tuple[int, ...]], tuple[tuple[str, ...], bool]] = {}
-        unseen = False
         for key in tasks:
             ts = scheduler.tasks[key]
-            if (job := job_of(ts.run_spec)) is None or ts.state != "released" or key in self._reads:
+            # Spelt out, and looked up once for all that have the same holders: there may be very many.
+            args = getattr(ts.run_spec, "args", None)
+            if not args or type(args[0]) is not ReadJob or ts.state != "released" or key in self._reads:
                 continue
-            holders = ts.run_spec.args[3]
+            job, partition, _, holders = args
             if (known := shared.get((id(job), holders))) is None:
-                stores = stores_of(ts.run_spec, job)
+                stores = tuple(job.stores[h].id for h in holders)
                 known = shared[id(job), holders] = stores, self._sight.all_see(scheduler.workers, stores)
                 if not known[1]:
-                    unseen = True
-                    self._roots.update(ref.root for ref in job.stores)
-            if known[1] or ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions:
-                continue
-            self._reads[key] = Read(ts.run_spec.args[1], job, known[0])
-            ts.worker_restrictions = HELD
-        if unseen:
-            self._look_again(time.monotonic())
+                    self._lookout.look_again(ref.root for ref in job.stores)
+            if not known[1] and not is_restricted(ts):
+                self._hold(ts, Read(partition, job, known[0]))
 
-    def _hold(self, ts: Any, job: ReadJob) -> None:
-        self._reads[ts.key] = Read(ts.run_spec.args[1], job, stores_of(ts.run_spec, job))
+    def _hold(self, ts: Any, read: Read) -> None:
+        self._reads[ts.key] = read
         if ts.state != "processing":
             ts.worker_restrictions = HELD
-
-    def _look_again(self, now: float) -> None:
-        """Let workers look once more, as stores may have been made, or mounted, meanwhile."""
-        workers = [w for w in self._scheduler.workers if now - self._looked.get(w, -math.inf) >= _LOOK_AGAIN]
-        if workers:
-            self._scheduler.loop.add_callback(self._ask, workers)
 
     def transition(self, key: Hashable, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         """Follow the reads that are held, and watch for slots that open."""
         if (read := self._reads.get(key)) is not None:
+            if start == "no-worker":
+                self._dispatch.discard(key)
             if finish == "released":
                 self._scheduler.tasks[key].worker_restrictions = HELD  # it may be wanted again
             elif finish == "no-worker":
-                self._wait(key, read)
+                failed = self._failures.get(key, ())
+                stores = tuple(s for s in read.stores if s not in failed) or read.stores
+                self._dispatch.wait(key, stores, read.job.nbytes)
             elif finish == "forgotten":
                 del self._reads[key]
                 self._failures.pop(key, None)
-            if start == "no-worker":
-                self._queue.discard(key)
+                self._returns.pop(key, None)
         if start == "processing":
-            self._kick()
-
-    def _wait(self, key: Hashable, read: Read) -> None:
-        failed = self._failures.get(key, ())
-        stores = tuple(s for s in read.stores if s not in failed) or read.stores
-        for store in stores:
-            if not self._queue.depth(store):
-                self._paces[store] = Pace(time.monotonic())
-        self._queue.add(key, self._scheduler.tasks[key].priority, stores)
-        self._kick()
+            self._dispatch.kick()
 
     def restart(self, scheduler: Any) -> None:
-        """All tasks are forgotten."""
+        """Forget all tasks."""
         self._reads.clear()
         self._failures.clear()
-        self._queue.clear()
-
-    # ------------------------------------------------------------------------------------------ letting reads go
-    def _kick(self) -> None:
-        # Transitions may not be started inside a transition; and work that has become ready meanwhile goes first.
-        if self._queue and not self._kicked:
-            self._kicked = True
-            self._scheduler.loop.add_callback(self._drain)
-
-    def _drain(self) -> None:
-        """Give free slots to reads, one for each worker in turn."""
-        self._kicked = False
-        now = time.monotonic()
-        serving = self._serving(now)
-        workers = sorted(self._candidates(), key=lambda ws: len(ws.processing) / ws.nthreads)
-        while workers and self._queue:
-            workers = [ws for ws in workers if self._give(ws, now, serving)]
-
-    def _candidates(self) -> set[Any]:
-        # Where root tasks of other computations are queued, they have filled all slots.
-        scheduler = self._scheduler
-        return set(scheduler.running if scheduler.queued else scheduler.idle_task_count)
-
-    def _give(self, ws: Any, now: float, serving: set[str]) -> bool:
-        """Let the best read for a worker go to it, if it has a slot; tell whether it may have another."""
-        stores = self._sight.stores(ws.address)
-        if best := self._queue.best(stores):
-            if not self._has_slot(ws, best[0]):
-                return False
-            key = best[1]
-            for store in set(self._queue.stores_of(key)).intersection(stores):
-                self._paces[store].taken(now)
-        elif not self._has_slot(ws, None) or (key := self._help(ws, now, serving)) is None:
-            return False
-        self._scheduler.tasks[key].worker_restrictions = {ws.address}
-        self._transitions({key: "processing"})
-        return True
-
-    def _has_slot(self, ws: Any, priority: Priority | None) -> bool:
-        """Tell whether the scheduler would send a queued task to this worker.
-
-        Other queued root tasks have taken every slot as it opened. A read that has priority over them, as it belongs to
-        a computation that does, does not wait for them: those that a worker has, and has not to begin with yet for the
-        sake of anything, do not count.
-        """
-        if ws not in self._scheduler.running:
-            return False
-        saturation = self._scheduler.WORKER_SATURATION
-        if math.isinf(saturation):
-            return True
-        busy = len(ws.processing) - len(ws.long_running)
-        if priority is not None and self._scheduler.queued and priority < self._scheduler.queued.peek().priority:
-            busy -= sum(not ts.dependencies and ts.priority > priority for ts in ws.processing)
-        return bool(busy < max(math.ceil(saturation * ws.nthreads), 1))
-
-    def _help(self, ws: Any, now: float, serving: set[str]) -> Hashable | None:
-        """Choose a read of another worker's backlog, where it pays to fetch the partition from there."""
-        if math.isinf(self._scheduler.WORKER_SATURATION) and self._sight.stores(ws.address):
-            return None
-        chosen, longest = None, 0.0
-        for store in self._queue.stores():
-            workers = [self._scheduler.workers[w] for w in self._sight.workers(store) if w in serving]
-            if not workers or not (best := self._queue.best((store,))):
-                continue
-            duration = self._scheduler.tasks[best[1]].prefix.duration_average
-            duration = duration if duration >= 0 else _UNKNOWN_DURATION
-            threads = sum(w.nthreads for w in workers)
-            wait = self._paces[store].wait(self._queue.depth(store), now, duration / threads)
-            bandwidth = self._bandwidth.value or self._scheduler.bandwidth
-            nbytes = self._reads[best[1]].job.nbytes
-            if wait > longest and help_pays(wait, nbytes, bandwidth, duration):
-                chosen, longest = best[1], wait
-        return chosen
-
-    def _transitions(self, recommendations: dict[Any, Any]) -> None:
-        self._stimuli += 1
-        self._scheduler.transitions(recommendations, f"ckpt-spill-{self._stimuli}-{time.time()}")
+        self._returns.clear()
+        self._dispatch.clear()
 
     # ------------------------------------------------------------------------------------------------ time passes
     def _tick(self) -> None:
-        """See to what no event tells of: tasks that secede, workers that come back, stores that do not."""
-        if not self._queue:
+        """See to what no event tells of: tasks that secede, workers that resume, stores that do not come back."""
+        queue = self._dispatch.queue
+        if not queue:
             self._lost_since.clear()
             return
         now = time.monotonic()
         running = bool(self._scheduler.running)
         self._keep_from_timing_out(now, running=running)
-        lost = [store for store in self._queue.stores() if not self._sight.workers(store)]
+        lost = [store for store in queue.stores() if not self._sight.workers(store)]
         self._lost_since = {s: self._lost_since.get(s, now) for s in lost} if running else {}
         if self._lost_since:
-            self._look_again(now)
+            self._lookout.look_again()
             self._give_up({s for s, since in self._lost_since.items() if now - since >= patience()})
-        self._kick()
+        self._dispatch.kick()
 
     def _keep_from_timing_out(self, now: float, *, running: bool) -> None:
         """Keep ``no-workers-timeout`` away from reads that wait for a slot: there are workers that can run them.
@@ -355,47 +235,39 @@ class Steering(SchedulerPlugin):
         if timeout is None or now - self._refreshed < timeout / 4 or not (running or self._refreshed):
             return
         self._refreshed = now if running else 0.0
-        unrunnable = self._scheduler.unrunnable
-        for key in self._queue:
+        unrunnable = self._scheduler.unrunnable  # has to stay in the order of its times
+        for key in self._dispatch.queue:
             ts = self._scheduler.tasks[key]
             if unrunnable.pop(ts, None) is not None:
                 unrunnable[ts] = now
 
     def _give_up(self, stores: set[str]) -> None:
-        """Fail the reads that only stores could serve which have been away for too long."""
-        if not stores:
-            return
-        waiting = {key for store in stores for key in self._queue.keys_of(store)}
-        doomed = {key for key in waiting if stores.issuperset(self._queue.stores_of(key))}
+        """Fail the reads that need stores which have been away for too long: all of a job with one error."""
+        queue = self._dispatch.queue
+        waiting = {key for store in stores for key in queue.keys_of(store)}
         by_job: defaultdict[ReadJob, list[Hashable]] = defaultdict(list)
-        for key in doomed:
-            by_job[self._reads[key].job].append(key)
+        for key in waiting:
+            if stores.issuperset(queue.stores_of(key)):
+                by_job[self._reads[key].job].append(key)
         for job, keys in by_job.items():
             partitions = {self._reads[key].partition: self._reads[key].stores for key in keys}
-            asked = sum(read.job == job for read in self._reads.values())
-            error = lost_partitions(job, partitions, asked, [t for k in keys for t in self._failures[k].values()])
+            asked = len({read.partition for read in self._reads.values() if read.job == job})
+            reasons = [text for key in keys for text in self._failures[key].values()]
+            error = lost_partitions(job, partitions, asked, reasons)
             logger.error("%s", error)
-            recommendations: dict[Any, Any] = {}
-            self._stimuli += 1
-            stimulus = f"ckpt-spill-lost-{self._stimuli}"
-            for key in keys:
-                recommendations.update(
-                    self._scheduler.transition(
-                        key, "erred", stimulus_id=stimulus, exception=pickle.dumps(error), cause=key
-                    )
-                )
-            self._scheduler.transitions(recommendations, stimulus)
+            self._fail(keys, error)
+
+    def _fail(self, keys: Sequence[Hashable], error: Exception) -> None:
+        stimulus, content = f"ckpt-spill-lost-{time.time()}", pickle.dumps(error)
+        recommendations: dict[Any, Any] = {}
+        for key in keys:
+            recommendations |= self._scheduler.transition(key, "erred", stimulus, exception=content, cause=key)
+        self._scheduler.transitions(recommendations, stimulus)
 
 
-def job_of(spec: Any) -> ReadJob | None:
-    """Give the job of a task that reads a partition; None for other tasks."""
-    args = getattr(spec, "args", None)
-    return args[0] if args and type(args[0]) is ReadJob else None
-
-
-def stores_of(spec: Any, job: ReadJob) -> tuple[str, ...]:
-    """Give the ids of the stores that hold what a task reads."""
-    return tuple(job.stores[h].id for h in spec.args[3])
+def is_restricted(ts: Any) -> bool:
+    """Tell whether somebody else has said where a task has to run."""
+    return bool(ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions)
 
 
 async def dask_setup(scheduler: Any) -> None:

@@ -87,6 +87,11 @@ class Sharing(WorkerPlugin):
             logger.warning("%s", e)
             return ()
 
+    @property
+    def roots(self) -> frozenset[str]:
+        """Where stores were found, or may be, besides the configured roots."""
+        return frozenset(self._roots)
+
     # --------------------------------------------------------------------------------------------------- serving
     async def _read(self, file: Sequence[Any], offset: int, length: int) -> dict[str, Any]:
         """Give a range of a partition file to a peer; a few at a time, so that little memory is taken."""
@@ -111,30 +116,28 @@ class Sharing(WorkerPlugin):
             self._bandwidth = source.fetched / max(source.seconds, 1e-6)
 
     def sources(
-        self, key: Hashable, stores: Sequence[str], *, failed: Mapping[str, str], silent: Sequence[str]
-    ) -> list[tuple[str, str]]:
+        self, key: Hashable, partition: int, stores: Sequence[str], *, failed: Mapping[str, str], silent: Sequence[str]
+    ) -> tuple[list[tuple[str, str]], bool]:
         """Ask the scheduler who can serve a partition; tell it first what this worker sees now.
 
         See Also
         --------
-        ckpt_spill.cluster.scheduler.Steering.sources : What the parameters and the result mean.
+        ckpt_spill.cluster.scheduler.Steering.sources : What the parameters and the results mean.
 
         Raises
         ------
         OSError, TimeoutError
             The scheduler does not answer.
         """
-        facts = {"failed": dict(failed), "silent": list(silent), "bandwidth": self._bandwidth}
+        facts = {"stores": list(stores), "failed": dict(failed), "silent": list(silent), "bandwidth": self._bandwidth}
 
-        async def ask() -> list[tuple[str, str]]:
+        async def ask() -> dict[str, Any]:
             await self.announce()
-            scheduler = self._worker.scheduler
-            found = await scheduler.ckpt_spill_sources(
-                worker=self._worker.address, key=key, stores=list(stores), **facts
-            )
-            return [(peer, store) for peer, store in found]
+            asking = self._worker.scheduler.ckpt_spill_sources
+            return dict(await asking(worker=self._worker.address, key=key, partition=partition, **facts))
 
-        return asyncio.run_coroutine_threadsafe(ask(), self._worker.loop.asyncio_loop).result(_PATIENCE)
+        answer = asyncio.run_coroutine_threadsafe(ask(), self._worker.loop.asyncio_loop).result(_PATIENCE)
+        return [(peer, store) for peer, store in answer["peers"]], answer["waits"]
 
 
 def sharing(worker: Any) -> Sharing | None:
