@@ -22,7 +22,7 @@ def lost_partitions(
     partitions : mapping of int to sequence of str
         Numbers of the lost partitions, and the stores that each was in.
     asked : int
-        How many partitions the computations that wait for these have asked for.
+        How many partitions are wanted by computations that are known now.
     reasons : sequence of str
         What was wrong with copies that were found.
     """
@@ -33,7 +33,7 @@ def lost_partitions(
     what = "; ".join(dict.fromkeys(reasons[:_SHOWN]))
     return MissingPartitionError(
         f"checkpoint {job.run.checkpoint!r} (generation {job.run.generation}): {asked - len(numbers)} of {asked} "
-        f"partitions are present; lost or out of reach of every worker: {shown}, which belong in "
+        f"wanted partitions are present; lost or out of reach of every worker: {shown}, which belong in "
         + "; ".join(f"store {r.id} ({r.root} on host {r.host})" for r in refs)
         + (f". Copies that were found cannot be used: {what}" if what else "")
         + ". If a disk is mounted elsewhere now, say where with rehydrate(..., root=...); if the files are gone, "

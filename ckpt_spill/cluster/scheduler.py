@@ -251,7 +251,8 @@ class Steering(SchedulerPlugin):
                 by_job[self._reads[key].job].append(key)
         for job, keys in by_job.items():
             partitions = {self._reads[key].partition: self._reads[key].stores for key in keys}
-            asked = len({read.partition for read in self._reads.values() if read.job == job})
+            known = (Read.of(ts.run_spec) for ts in self._scheduler.tasks.values())
+            asked = len({read.partition for read in known if read and read.job == job})
             reasons = [text for key in keys for text in self._failures[key].values()]
             error = lost_partitions(job, partitions, asked, reasons)
             logger.error("%s", error)

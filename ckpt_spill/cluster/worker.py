@@ -36,7 +36,7 @@ class Sharing(WorkerPlugin):
     Attributes
     ----------
     counts : Counter
-        Reads of this worker: ``local`` and ``fetched``; ranges ``served`` to peers.
+        Reads of this worker: ``local`` and ``fetched``; ``fetched_bytes``; ranges ``served`` to peers.
     """
 
     name = NAME
@@ -113,6 +113,7 @@ class Sharing(WorkerPlugin):
             self.counts["local"] += 1
         else:
             self.counts["fetched"] += 1
+            self.counts["fetched_bytes"] += source.fetched
             self._bandwidth = source.fetched / max(source.seconds, 1e-6)
 
     def sources(
