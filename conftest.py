@@ -1,4 +1,7 @@
-"""What holds for every test: settings of its own, and nothing left behind. The clusters are in tests/clusters.py."""
+"""What holds for every test: settings of its own, and nothing left behind.
+
+The clusters are in tests/clusters.py, and those of several nodes in tests/nodes.py.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ import pytest
 
 from tests.clusters import client, cluster, shared_cluster
 from tests.leaks import nothing_left_behind
+from tests.nodes import nodes
 
-__all__ = ["client", "cluster", "shared_cluster"]  # fixtures, which pytest finds here
+__all__ = ["client", "cluster", "nodes", "shared_cluster"]  # fixtures, which pytest finds here
 
 
 def pytest_configure() -> None:
