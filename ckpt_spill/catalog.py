@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from distributed import Client
 
-from ckpt_spill import errands
+from ckpt_spill import errands, upkeep
 from ckpt_spill.config import Roots, default_root, requested_roots
 from ckpt_spill.errors import (
     CheckpointNotFoundError,
-    CorruptPartitionError,
     ManifestError,
-    MissingPartitionError,
     RefusedError,
 )
 from ckpt_spill.hosts import Hosts, connect
-from ckpt_spill.jobs import StoreRef
 from ckpt_spill.manifest import ManifestData
+from ckpt_spill.placement import check_replicas
+from ckpt_spill.reach import Place, ask, several, stores_in_reach
 from ckpt_spill.store.runs import parse_manifest_file
-from ckpt_spill.store.store import Store
+from ckpt_spill.upkeep import check
 
 logger = logging.getLogger("ckpt_spill")
-_SHOWN = 10
-REMAKE = "delete() the checkpoint and make it again from its source"
-
-
-class Place(NamedTuple):
-    """Where a store can be reached: the address of a process that sees it, and the store as it sees it."""
-
-    address: str
-    store: StoreRef
 
 
 class Manifest(ManifestData):
@@ -58,10 +46,14 @@ class Manifest(ManifestData):
         Raw bytes of all partitions.
     stored_nbytes : int
         Bytes of all partition files.
+    replicas : int
+        Copies of each partition that were asked for.
+    revision : int
+        Rises when partitions were made again or copied.
     """
 
     def verify(self, client: Client | None = None) -> None:
-        """Read every byte of every partition file, on workers that have them, and compare with the hashes.
+        """Read every byte of every copy of every partition, on workers that have them, and compare with the hashes.
 
         Parameters
         ----------
@@ -73,26 +65,85 @@ class Manifest(ManifestData):
         CorruptPartitionError
             Something differs; the message and ``problems`` name every damaged or missing file.
         MissingPartitionError
-            Nothing differs, but partitions are gone or out of reach; ``partitions`` has their numbers.
+            Nothing differs, but copies are gone or out of reach; ``partitions`` has the numbers of the partitions.
+        """
+        if error := check(connect(client), self).error():
+            raise error
+
+    def replicate(self, replicas: int, client: Client | None = None) -> Manifest:
+        """Make copies until each partition has so many, each in another failure domain.
+
+        Parameters
+        ----------
+        replicas : int
+            Copies of each partition in all. None is removed where there are more.
+        client : distributed.Client, optional
+            Default: the one dask would use now.
+
+        Returns
+        -------
+        Manifest
+            The next revision, which is also in the stores; the present one if nothing was to do. This object, and
+            manifests that were saved elsewhere, know nothing of the new copies, but stay true.
+
+        Raises
+        ------
+        RefusedError
+            There are too few failure domains, or the checkpoint was replaced since. Nothing was changed.
+        MissingPartitionError, CorruptPartitionError
+            Partitions have no copy that can be used.
+        WriteError
+            There is no room for copies, or stores were lost meanwhile. What was copied is taken over by the next call.
+        ConflictError
+            Somebody else changed the checkpoint at the same time. Call again.
+
+        See Also
+        --------
+        persist_to_disk : Makes copies while it saves, with ``replicas=``.
+        """
+        check_replicas(replicas)
+        hosts = connect(client)
+        return upkeep.replicate(hosts, self._latest(hosts), replicas)
+
+    def repair(self, client: Client | None = None) -> Manifest:
+        """Read every byte of every copy, and make those again that are damaged, missing or out of reach.
+
+        Each partition that has a sound copy has ``replicas`` of them then, each in another failure domain. Damaged
+        files are removed. What was done is logged.
+
+        Parameters
+        ----------
+        client : distributed.Client, optional
+            Default: the one dask would use now.
+
+        Returns
+        -------
+        Manifest
+            The next revision, which is also in the stores; the present one if all copies are sound. Manifests that were
+            saved elsewhere have to be saved again to tell of it.
+
+        Raises
+        ------
+        CorruptPartitionError
+            Partitions have no sound copy; ``partitions`` has their numbers. All others were repaired.
+        MissingPartitionError
+            The same, where no damaged file was found: copies may still come back.
+        RefusedError, WriteError, ConflictError
+            As for ``replicate``.
         """
         hosts = connect(client)
-        places = places_of(hosts, self, None)
-        calls = []
-        for number, (address, store) in places.items():
-            digests = {n: p.digest for n, p in enumerate(self.partitions) if number in p.holders}
-            calls.append((address, (store.root, self.run, digests)))
-        problems = list(itertools.chain.from_iterable(hosts.at(errands.verify, calls)))
-        corrupt = [p for p in problems if isinstance(p, CorruptPartitionError)]
-        gone = [n for n, p in enumerate(self.partitions) if not places.keys() & set(p.holders)]
-        gone += [n for p in problems if isinstance(p, MissingPartitionError) for n in p.details["partitions"]]
-        if corrupt:
-            raise CorruptPartitionError(
-                f"{self!r}: {len(corrupt)} files are damaged and {len(gone)} missing or out of reach: "
-                f"{_several([*corrupt, *(f'partition {n} is missing' for n in gone)])}. {REMAKE}",
-                problems=[*map(str, corrupt), *(f"partition {n} is missing" for n in gone)],
-            )
-        if gone:
-            raise _missing(self, gone)
+        return upkeep.repair(hosts, self._latest(hosts))
+
+    def _latest(self, hosts: Hosts) -> Manifest:
+        """Give the latest revision, after letting workers know of the stores."""
+        roots = [ref.root for ref in self.stores]
+        hosts.steer(roots)
+        found = find(hosts, stores_in_reach(hosts, None, roots), self.id)
+        if found is None or found.run.generation < self.run.generation:
+            return self
+        if found.run != self.run:
+            raise RefusedError(f"{self!r} was replaced by {found!r}. Take that, which rehydrate() finds by the name")
+        return max(self, found, key=lambda m: m.revision)
 
     def delete(self, client: Client | None = None) -> None:
         """Remove the checkpoint, and what is left of its earlier generations, from every store in reach.
@@ -107,9 +158,9 @@ class Manifest(ManifestData):
         """
         hosts = connect(client)
         places = stores_in_reach(hosts, None, [s.root for s in self.stores])
-        hosts.at(errands.delete, [(address, (store.root, self.run)) for address, store in places.values()])
+        deleted = ask(hosts, errands.delete, places, lambda _, place: (place.store.root, self.run))
         for ref in self.stores:
-            if ref.id not in places:
+            if ref.id not in deleted:
                 logger.warning("%r: store %s (%s on %s) is out of reach or gone", self, ref.id, ref.root, ref.host)
 
 
@@ -160,54 +211,9 @@ def resolve(
     known = [repr(m.name) for m in _committed(hosts, stores, None).values()]
     raise CheckpointNotFoundError(
         f"{text!r} is neither a manifest file nor the name of a checkpoint in the stores that can be reached "
-        f"({', '.join(roots or (default_root(),))}); there: {_several(sorted(known)) or 'none'}. Give the path of a "
+        f"({', '.join(roots or (default_root(),))}); there: {several(sorted(known)) or 'none'}. Give the path of a "
         "saved manifest, or where the store is with root="
     )
-
-
-def stores_in_reach(hosts: Hosts, roots: tuple[str, ...] | None, named: Sequence[str] = ()) -> dict[str, Place]:
-    """Find the stores that some process can reach, by id, each with one place to reach it from."""
-    found: dict[str, Place] = {}
-    for address, stores in hosts.each(errands.discover, roots, list(named)).items():
-        for store, ref in stores.items():
-            found.setdefault(store, Place(address, ref))
-    return found
-
-
-def places_of(hosts: Hosts, manifest: ManifestData, roots: tuple[str, ...] | None) -> dict[int, Place]:
-    """Find the stores of a manifest that can be reached, by their number in it."""
-    found = stores_in_reach(hosts, roots, [s.root for s in manifest.stores])
-    return {n: found[s.id] for n, s in enumerate(manifest.stores) if s.id in found}
-
-
-def require_present(hosts: Hosts, manifest: Manifest, roots: tuple[str, ...] | None) -> Manifest:
-    """Raise unless every partition has a file of the right size in some store in reach. Opens none of them.
-
-    Returns
-    -------
-    Manifest
-        With its stores where they were found.
-    """
-    places = places_of(hosts, manifest, roots)
-    calls = [(address, (store.root, manifest.run)) for address, store in places.values()]
-    sound: set[int] = set()
-    damaged: dict[int, str] = {}
-    for number, listing in zip(places, hosts.at(errands.present, calls), strict=True):
-        for n, (name, size) in manifest.files(number).items():
-            if listing.get(name) == size:
-                sound.add(n)
-            elif name in listing:
-                at = Store(places[number].store.root, "")
-                path = at.partition_path(manifest.run, n, manifest.partitions[n].digest)
-                damaged[n] = f"partition {n}: {path} has {listing[name]:,} bytes, not {size:,}"
-    if gone := [n for n in range(manifest.npartitions) if n not in sound and n not in damaged]:
-        raise _missing(manifest, gone)
-    if bad := {n: text for n, text in damaged.items() if n not in sound}:
-        raise CorruptPartitionError(
-            f"{manifest!r}: {len(bad)} of its files are damaged: {_several(list(bad.values()))}. {REMAKE}",
-            partitions=sorted(bad),
-        )
-    return manifest.located({manifest.stores[n].id: place.store for n, place in places.items()})
 
 
 def next_generation(hosts: Hosts, stores: Mapping[str, Place], checkpoint: str, identity: str) -> int:
@@ -216,56 +222,42 @@ def next_generation(hosts: Hosts, stores: Mapping[str, Place], checkpoint: str, 
     Generations are times, in microseconds, so that they go on rising where nothing is left of the last one: it may have
     been deleted, or be on a disk that is away.
     """
-    calls = [(address, (store.root, checkpoint, identity)) for address, store in stores.values()]
-    found = hosts.at(errands.generations, calls)
+    found = ask(hosts, errands.generations, stores, lambda _, place: (place.store.root, checkpoint, identity)).values()
     latest = max((committed for committed, _ in found), default=0)
     unfinished = max((number for _, number in found), default=0)
     return unfinished if unfinished > latest else max(latest + 1, time.time_ns() // 1000)
 
 
 def _committed(hosts: Hosts, stores: Mapping[str, Place], checkpoint: str | None) -> dict[str, Manifest]:
-    """Read the manifests in some stores; give the latest of each checkpoint, located."""
-    by_address: dict[str, list[str]] = {}
-    for address, store in stores.values():
-        by_address.setdefault(address, []).append(store.root)
-    refs = {store: place.store for store, place in stores.items()}
-    found: dict[str, Manifest] = {}
-    for contents in hosts.at(errands.manifests, [(a, (paths, checkpoint)) for a, paths in by_address.items()]):
+    """Read the manifests in some stores; give the latest of each checkpoint, located.
+
+    A generation has more than one only where a store was lost while it was committed or mended: then the one of the
+    higher revision counts, else the one that more stores have.
+    """
+    paths: dict[bytes, list[str]] = {}
+    for contents in ask(hosts, errands.manifests, stores, lambda _, place: ([place.store.root], checkpoint)).values():
         for path, content in contents:
-            try:
-                manifest = _read_manifest(path, content)
-            except ManifestError as e:
-                if checkpoint is not None:
-                    raise ManifestError(f"{e}. Remove that file, or replace the checkpoint with overwrite=True") from e
-                logger.warning("passed over: %s", e)
-                continue
-            if manifest.id not in found or found[manifest.id].run.generation < manifest.run.generation:
-                found[manifest.id] = manifest.located(refs)
-    return found
+            paths.setdefault(content, []).append(path)
+    latest: dict[str, tuple[tuple[int, int, int], Manifest]] = {}
+    for content, places in paths.items():
+        try:
+            manifest = _read_manifest(places, content)
+        except ManifestError as e:
+            if checkpoint is not None:
+                raise ManifestError(f"{e}. Remove that file, or replace the checkpoint with overwrite=True") from e
+            logger.warning("passed over: %s", e)
+            continue
+        rank = manifest.run.generation, manifest.revision, len(places)
+        if manifest.id not in latest or latest[manifest.id][0] < rank:
+            latest[manifest.id] = rank, manifest
+    refs = {store: place.store for store, place in stores.items()}
+    return {name: manifest.located(refs) for name, (_, manifest) in latest.items()}
 
 
-def _read_manifest(path: str, content: bytes) -> Manifest:
-    """Read a store's manifest, which has to be where it belongs."""
-    manifest = Manifest.from_json(content, path)
-    if parse_manifest_file(os.path.basename(path)) != manifest.run.generation:
-        raise ManifestError(f"{path} is the manifest of generation {manifest.run.generation}")
+def _read_manifest(paths: Sequence[str], content: bytes) -> Manifest:
+    """Read a manifest that stores have, which has to be where it belongs."""
+    manifest = Manifest.from_json(content, paths[0])
+    for path in paths:
+        if parse_manifest_file(os.path.basename(path)) != manifest.run.generation:
+            raise ManifestError(f"{path} is the manifest of generation {manifest.run.generation}")
     return manifest
-
-
-def _missing(manifest: ManifestData, gone: Iterable[int]) -> MissingPartitionError:
-    numbers = sorted(set(gone))
-    refs = [manifest.stores[h] for h in sorted({h for n in numbers for h in manifest.partitions[n].holders})]
-    return MissingPartitionError(
-        f"{manifest!r}: {manifest.npartitions - len(numbers)} of {manifest.npartitions} partitions are present; "
-        f"missing or out of reach: {_several(list(map(str, numbers)), ', ')}, which belong in "
-        + "; ".join(f"store {r.id} ({r.root} on host {r.host})" for r in refs)
-        + ". If the checkpoint was made again since, rehydrate it by its name. If a disk is mounted elsewhere now, say "
-        f"where with root= or ckpt-spill.root. If the files are gone: {REMAKE}",
-        partitions=numbers,
-        stores=[r.id for r in refs],
-    )
-
-
-def _several(problems: Sequence[object], separator: str = "; ") -> str:
-    more = len(problems) - _SHOWN
-    return separator.join(map(str, problems[:_SHOWN])) + (f"{separator}and {more} more" if more > 0 else "")

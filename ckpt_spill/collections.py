@@ -19,12 +19,14 @@ from dask.highlevelgraph import HighLevelGraph
 
 from ckpt_spill.errors import RefusedError, UnsupportedCollectionError
 from ckpt_spill.expr import expression_token, read_frame, read_name
-from ckpt_spill.graph import ReadLayer, grid_keys, optimized_frames, single_key, task_graph
+from ckpt_spill.graph import ReadLayer, grid_keys, optimized_frames, row_keys, single_key, task_graph
 from ckpt_spill.manifest import ManifestData
 from ckpt_spill.store.inline import embed, extract
 from ckpt_spill.store.scalars import dump_scalar
 
 Columns = Sequence[Hashable] | None
+Numbers = tuple[int, ...] | None
+"""Numbers of the partitions to read, where some are to be skipped."""
 
 
 class Adapter(Protocol):
@@ -33,7 +35,7 @@ class Adapter(Protocol):
     def describe(self, collection: Any) -> dict[str, Any]:
         """Describe what is not in the partitions, in JSON."""
 
-    def rebuild(self, manifest: ManifestData, columns: Columns) -> Any:
+    def rebuild(self, manifest: ManifestData, columns: Columns, numbers: Numbers) -> Any:
         """Make the lazy collection."""
 
 
@@ -44,11 +46,13 @@ class FrameAdapter:
         """Meta (with known categories) and divisions."""
         return {"meta": embed(collection._meta), "divisions": list(map(dump_scalar, collection.divisions))}  # noqa: SLF001
 
-    def rebuild(self, manifest: ManifestData, columns: Columns) -> Any:
+    def rebuild(self, manifest: ManifestData, columns: Columns, numbers: Numbers) -> Any:
         """Read as an expression."""
         if manifest.kind != "dataframe":
             _refuse_columns(manifest, columns)
-        frame = read_frame(manifest)
+        if any(division is not None for division in manifest.collection["divisions"]):
+            _refuse_gaps(manifest, numbers, "its known divisions would promise rows that are not there")
+        frame = read_frame(manifest, numbers)
         return frame if columns is None else frame[list(columns)]
 
 
@@ -60,9 +64,10 @@ class ArrayAdapter:
         chunks = [[None if math.isnan(c) else int(c) for c in axis] for axis in collection.chunks]
         return {"meta": embed(collection._meta), "dtype": embed(np.empty(0, collection.dtype)), "chunks": chunks}  # noqa: SLF001
 
-    def rebuild(self, manifest: ManifestData, columns: Columns) -> Any:
+    def rebuild(self, manifest: ManifestData, columns: Columns, numbers: Numbers) -> Any:
         """Read as a layer of blocks."""
         _refuse_columns(manifest, columns)
+        _refuse_gaps(manifest, numbers, "an array cannot have holes")
         chunks = tuple(tuple(math.nan if c is None else c for c in axis) for axis in manifest.collection["chunks"])
         name, graph = _layer(manifest, functools.partial(grid_keys, numblocks=tuple(map(len, chunks))))
         dtype = extract(manifest.collection["dtype"]).dtype
@@ -76,11 +81,12 @@ class BagAdapter:
         """Nothing but the number of partitions, which the manifest has."""
         return {}
 
-    def rebuild(self, manifest: ManifestData, columns: Columns) -> Any:
+    def rebuild(self, manifest: ManifestData, columns: Columns, numbers: Numbers) -> Any:
         """Read as a layer of partitions."""
         _refuse_columns(manifest, columns)
-        name, graph = _layer(manifest, functools.partial(grid_keys, numblocks=(manifest.npartitions,)))
-        return db.Bag(graph, name, manifest.npartitions)
+        read = range(manifest.npartitions) if numbers is None else numbers
+        name, graph = _layer(manifest, functools.partial(row_keys, numbers=read), numbers)
+        return db.Bag(graph, name, len(read))
 
 
 class DelayedAdapter:
@@ -90,9 +96,10 @@ class DelayedAdapter:
         """Give the length, where the value can be unpacked (``nout``)."""
         return {"length": collection._length}  # noqa: SLF001 (there is no public name)
 
-    def rebuild(self, manifest: ManifestData, columns: Columns) -> Any:
+    def rebuild(self, manifest: ManifestData, columns: Columns, numbers: Numbers) -> Any:
         """Read as a layer of one task."""
         _refuse_columns(manifest, columns)
+        _refuse_gaps(manifest, numbers, "it is one value")
         name, graph = _layer(manifest, single_key)
         return Delayed(name, graph, length=manifest.collection["length"])
 
@@ -161,17 +168,17 @@ def prepare(collections: Sequence[Any]) -> tuple[dict[Any, Any], list[Prepared]]
     return graph, prepared
 
 
-def rebuild(manifest: ManifestData, columns: Columns) -> Any:
-    """Make the lazy collection of a manifest."""
+def rebuild(manifest: ManifestData, columns: Columns, numbers: Numbers = None) -> Any:
+    """Make the lazy collection of a manifest, or of those of its partitions that have these numbers."""
     if manifest.kind not in _KINDS:
         raise RefusedError(
             f"{manifest!r} is of a kind this release does not know: {manifest.kind!r}; install a newer one"
         )
-    return _KINDS[manifest.kind][1].rebuild(manifest, columns)
+    return _KINDS[manifest.kind][1].rebuild(manifest, columns, numbers)
 
 
-def _layer(manifest: ManifestData, numbering: Any) -> tuple[str, HighLevelGraph]:
-    name = read_name(manifest, None)
+def _layer(manifest: ManifestData, numbering: Any, numbers: Numbers = None) -> tuple[str, HighLevelGraph]:
+    name = read_name(manifest, None, numbers)
     job = manifest.read_job(None)
     layer = ReadLayer(manifest, job, functools.partial(numbering, name))
     return name, HighLevelGraph({name: layer}, {name: set()})
@@ -180,3 +187,11 @@ def _layer(manifest: ManifestData, numbering: Any) -> tuple[str, HighLevelGraph]
 def _refuse_columns(manifest: ManifestData, columns: Columns) -> None:
     if columns is not None:
         raise RefusedError(f"{manifest!r} has no columns to choose from; leave out columns=")
+
+
+def _refuse_gaps(manifest: ManifestData, numbers: Numbers, reason: str) -> None:
+    if numbers is not None:
+        raise RefusedError(
+            f"{manifest!r}: none of its partitions can be skipped, as {reason}, but only {len(numbers)} are present. "
+            'missing="recompute" with source= makes the others again'
+        )

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ckpt_spill.errors import CkptSpillError, DiskFullError, MissingPartitionError
+from ckpt_spill.errors import CkptSpillError, CorruptPartitionError, DiskFullError, MissingPartitionError
 from ckpt_spill.here import scratch_here, settings_here
 from ckpt_spill.jobs import Record, StoreRef
 from ckpt_spill.ongoing import abandon
@@ -18,6 +18,10 @@ from ckpt_spill.store.store import Store
 from ckpt_spill.tasks import record_of
 
 _PATIENCE = 30  # seconds
+
+
+class GoneError(CkptSpillError):
+    """A store is not there any more, or nobody who sees it. Not public: who can goes on without the store."""
 
 
 class Survey(NamedTuple):
@@ -89,26 +93,41 @@ def begin(root: str, run: Run, intent: bytes, durable: bool) -> list[Record] | N
     return [record_of(run, n, store, written) for n, written in adopted]
 
 
-def seal(root: str, run: Run, expected: Mapping[str, int], durable: bool) -> list[str]:  # noqa: FBT001
+def salvage(root: str, run: Run, partitions: frozenset[int], durable: bool) -> list[Record]:  # noqa: FBT001
+    """Give what an attempt to mend a committed run that did not finish has left in a store."""
+    if (store := Store.open(root)) is None:
+        return []
+    found = store.salvage(run, partitions, threads=settings_here(None).threads, durable=durable)
+    return [record_of(run, n, store, written) for n, written in found]
+
+
+def seal(ref: StoreRef, run: Run, expected: Mapping[str, int], durable: bool, tidy: bool) -> list[str]:  # noqa: FBT001
     """Make a run's partition files in one store durable; give the names that are missing."""
-    return Store.create(root).seal(run, expected, durable=durable)
+    return _same_store(ref).seal(run, expected, durable=durable, tidy=tidy)
 
 
 def commit(
-    root: str,
+    ref: StoreRef,
     run: Run,
     manifest: bytes,
     expected: Mapping[str, int],
     durable: bool,  # noqa: FBT001
 ) -> list[Run] | None:
     """Write the manifest into one store; give the runs it makes useless, or None if another run came first."""
-    return Store.create(root).commit(run, manifest, expected, durable=durable)
+    return _same_store(ref).commit(run, manifest, expected, durable=durable)
 
 
-def uncommit(root: str, run: Run) -> None:
-    """Take back a run's manifest from one store; its partitions stay for a resume."""
+def _same_store(ref: StoreRef) -> Store:
+    """Open a store that was there just now, and no other one that took its place: its disk may have been replaced."""
+    if (store := Store.open(ref.root)) is None or store.id != ref.id:
+        raise GoneError(f"store {ref.id} is not in {ref.root} on host {ref.host} any more")
+    return store
+
+
+def uncommit(root: str, run: Run, revision: int) -> None:
+    """Take back a revision of a run's manifest from one store; its partitions stay for a resume."""
     if store := Store.open(root):
-        store.uncommit(run)
+        store.uncommit(run, revision)
 
 
 def flush(root: str, run: Run, names: Sequence[str]) -> None:
@@ -158,16 +177,17 @@ def give_up(runs: Sequence[Run]) -> None:
         abandon(run.run, _PATIENCE)
 
 
-def discard_if_empty(root: str, run: Run) -> None:
-    """Remove a run that failed before it had written anything; partitions that are there are kept for a resume."""
-    store = Store.open(root)
-    if store and not store.present(run):
-        store.remove(run)
+def discard_empty(root: str, runs: Sequence[Run]) -> None:
+    """Remove runs that failed before they had written anything; partitions that are there are kept for a resume."""
+    if store := Store.open(root):
+        for run in runs:
+            if not store.present(run):
+                store.remove(run)
 
 
-def verify(root: str, run: Run, digests: Mapping[int, bytes]) -> list[CkptSpillError]:
-    """Read every byte of some partition files in one store; give what is wrong with them."""
-    settings, problems = settings_here(None), list[CkptSpillError]()
+def verify(root: str, run: Run, digests: Mapping[int, bytes]) -> dict[int, CkptSpillError]:
+    """Read every byte of some partition files in one store; give what is wrong with them, by partition."""
+    settings, problems = settings_here(None), dict[int, CkptSpillError]()
     store = Store.open(root)
     for partition, digest in digests.items():
         path = (store or Store(root, "")).partition_path(run, partition, digest)
@@ -175,7 +195,14 @@ def verify(root: str, run: Run, digests: Mapping[int, bytes]) -> list[CkptSpillE
             identity = Identity(run.checkpoint, run.generation, partition)
             partition_files.verify(path, identity, digest, threads=settings.threads)
         except CkptSpillError as e:
-            problems.append(e)
+            problems[partition] = e
         except OSError as e:
-            problems.append(MissingPartitionError(f"{path}: {e.strerror or e}", partitions=[partition], path=path))
+            problems[partition] = MissingPartitionError(f"{path}: {e.strerror or e}", partitions=[partition], path=path)
     return problems
+
+
+def discard_damaged(root: str, run: Run, digests: Mapping[int, bytes]) -> None:
+    """Remove partition files of a store that are damaged, and were not replaced by sound ones since."""
+    problems = verify(root, run, digests)
+    if store := Store.open(root):
+        store.discard(run, {n: digests[n] for n, p in problems.items() if isinstance(p, CorruptPartitionError)})

@@ -13,21 +13,21 @@ from dask.dataframe.dask_expr._expr import Expr, Index, Projection, determine_co
 from dask.dataframe.dask_expr.io.io import IO
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
 
-from ckpt_spill.graph import read_task
+from ckpt_spill.graph import read_task, row_keys
 from ckpt_spill.manifest import ManifestData
 from ckpt_spill.store.inline import extract
 from ckpt_spill.store.scalars import load_scalar
 
 
 class ReadFrame(IO):
-    """Read partitions of a frame, series or index.
+    """Read partitions of a frame, series or index: all, or those of some numbers.
 
     Not ``BlockwiseIO``: blockwise expressions are fused with what follows them, and reads have to stay root tasks of
     their own.
     """
 
-    _parameters = ["manifest", "columns"]  # noqa: RUF012 (as dask declares it)
-    _defaults = {"columns": None}  # noqa: RUF012
+    _parameters = ["manifest", "columns", "numbers"]  # noqa: RUF012 (as dask declares it)
+    _defaults = {"columns": None, "numbers": None}  # noqa: RUF012
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         # Dask gives the first of several expressions of one name for all of them, unless they have an __init__: but
@@ -36,7 +36,7 @@ class ReadFrame(IO):
 
     @functools.cached_property
     def _name(self) -> str:
-        return read_name(self.manifest, self._selected)
+        return read_name(self.manifest, self._selected, self.operand("numbers"))
 
     @functools.cached_property
     def _selected(self) -> tuple[Hashable, ...] | None:
@@ -55,13 +55,15 @@ class ReadFrame(IO):
         return list(meta.columns) if meta.ndim == 2 else [meta.name]
 
     def _divisions(self) -> tuple[Any, ...]:
+        if (numbers := self.operand("numbers")) is not None:
+            return (None,) * (len(numbers) + 1)
         return tuple(map(load_scalar, self.manifest.collection["divisions"]))
 
     def _layer(self) -> dict[Any, Any]:
         job = self.manifest.read_job(self._selected)
-        return {
-            (self._name, n): read_task((self._name, n), self.manifest, n, job) for n in range(self.manifest.npartitions)
-        }
+        numbers = self.operand("numbers")
+        keys = row_keys(self._name, range(self.manifest.npartitions) if numbers is None else numbers)
+        return {key: read_task(key, self.manifest, n, job) for key, n in keys.items()}
 
     def _simplify_up(self, parent: Any, dependents: Any) -> Any:
         """Read only the columns that are wanted by anything; labels have to be plain and unique for that."""
@@ -106,11 +108,11 @@ def expression_token(expression: Any) -> str:
     return token(expression)
 
 
-def read_name(manifest: ManifestData, columns: tuple[Hashable, ...] | None) -> str:
+def read_name(manifest: ManifestData, columns: tuple[Hashable, ...] | None, numbers: tuple[int, ...] | None) -> str:
     """Name a read's tasks after what is read and nothing else, as a key must not name two contents."""
-    return f"rehydrate-{tokenize(manifest.digest, columns)}"
+    return f"rehydrate-{tokenize(manifest.digest, columns, numbers)}"
 
 
-def read_frame(manifest: ManifestData) -> Any:
-    """Make the lazy frame, series or index of a manifest."""
-    return new_collection(ReadFrame(manifest))
+def read_frame(manifest: ManifestData, numbers: tuple[int, ...] | None) -> Any:
+    """Make the lazy frame, series or index of a manifest, or of its partitions of some numbers."""
+    return new_collection(ReadFrame(manifest, numbers=numbers))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from dask._task_spec import Alias, GraphNode, Task, TaskRef, convert_legacy_graph, cull
@@ -164,8 +164,13 @@ class ReadLayer(Layer):
 
 
 def grid_keys(name: str, numblocks: Sequence[int]) -> dict[Any, int]:
-    """Give the keys of a grid of blocks their numbers, in row-major order; a bag is a grid of one dimension."""
+    """Give the keys of a grid of blocks their numbers, in row-major order."""
     return {(name, *index): n for n, index in enumerate(itertools.product(*map(range, numblocks)))}
+
+
+def row_keys(name: str, numbers: Iterable[int]) -> dict[Any, int]:
+    """Give the keys of a row of partitions their numbers in the manifest, which has more if some are skipped."""
+    return {(name, i): n for i, n in enumerate(numbers)}
 
 
 def single_key(name: str) -> dict[Any, int]:

@@ -91,6 +91,10 @@ class ManifestData:
         Whether it was flushed to disk.
     stores : tuple of StoreRef
     partitions : PartitionTable
+    replicas : int
+        Copies of each partition that were asked for.
+    revision : int
+        Rises each time the manifest of the run is replaced, because partitions were made again or copied.
     """
 
     id: str
@@ -102,6 +106,8 @@ class ManifestData:
     durable: bool
     stores: tuple[StoreRef, ...]
     partitions: PartitionTable
+    replicas: int = 1
+    revision: int = 0
 
     # --------------------------------------------------------------------------------------------------- JSON
     def to_json(self) -> bytes:
@@ -117,6 +123,8 @@ class ManifestData:
             "collection": self.collection,
             "created": self.created,
             "durable": self.durable,
+            "replicas": self.replicas,
+            "revision": self.revision,
             "stores": [dataclasses.asdict(s) for s in self.stores],
             "partitions": {
                 "nbytes": table.nbytes.tolist(),
@@ -157,6 +165,9 @@ class ManifestData:
         texts = [body[name] for name in ("id", "token", "identity", "run", "kind", "created")]
         if not all(isinstance(t, str) for t in texts) or type(body["generation"]) is not int:
             raise ValueError("a member of another type")
+        counts = {"replicas": 1, "revision": 0}  # which manifests did not always say
+        if any(type(n := body.get(name, least)) is not int or n < least for name, least in counts.items()):
+            raise ValueError("a count that is none")
         run = Run(body["id"], body.pop("generation"), body.pop("identity"), body.pop("run"))
         digests = base64.b64decode(partitions["digests"], validate=True)
         columns = [partitions[c] for c in ("nbytes", "stored_nbytes", "holders")]
@@ -255,6 +266,12 @@ class ManifestData:
         """Give what all reads of this checkpoint, or of some of its columns, share."""
         return ReadJob(self.run, self.stores, columns, self.stored_nbytes // max(self.npartitions, 1))
 
+    def record(self, partition: int, store: StoreRef) -> Record:
+        """Give the record of a copy."""
+        p = self.partitions[partition]
+        place = store.id, store.root, store.host
+        return Record(self.run.run, partition, *place, p.nbytes, p.stored_nbytes, p.digest)
+
     def files(self, store: int) -> dict[int, tuple[str, int]]:
         """For each partition in one of ``stores``, the name of its file and the file's size in bytes."""
         return {
@@ -277,14 +294,22 @@ class ManifestData:
 def collect(
     records: Iterable[Record], npartitions: int, reachable: Iterable[StoreRef]
 ) -> tuple[tuple[StoreRef, ...], PartitionTable]:
-    """Turn records into a manifest's two tables; one record a partition, the first that came."""
-    first: dict[int, Record] = {}
+    """Turn records into a manifest's two tables.
+
+    Attempts at one partition may differ: the one with the most copies counts, of several such the first that came.
+    """
+    attempts: list[dict[bytes, dict[str, Record]]] = [{} for _ in range(npartitions)]
     for record in records:
-        first.setdefault(record.partition, record)
-    ordered = [first[n] for n in range(npartitions)]
-    refs = {r.id: r for r in reachable} | {r.store: StoreRef(r.store, r.root, r.host) for r in ordered}
+        attempts[record.partition].setdefault(record.digest, {}).setdefault(record.store, record)
+    best = [max(copies.values(), key=len) for copies in attempts]
+    refs = {r.id: r for r in reachable}
+    refs |= {store: StoreRef(store, r.root, r.host) for copies in best for store, r in copies.items()}
     number = {store: n for n, store in enumerate(refs)}
-    rows = (Partition(r.nbytes, r.stored_nbytes, r.digest, (number[r.store],)) for r in ordered)
+    rows = []
+    for copies in best:
+        one = next(iter(copies.values()))
+        holders = tuple(sorted(number[store] for store in copies))
+        rows.append(Partition(one.nbytes, one.stored_nbytes, one.digest, holders))
     return tuple(refs.values()), PartitionTable.of(rows)
 
 

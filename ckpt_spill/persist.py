@@ -12,9 +12,11 @@ from ckpt_spill.catalog import Manifest
 from ckpt_spill.collections import kind_of, prepare, token_of
 from ckpt_spill.config import Roots, requested_roots
 from ckpt_spill.errors import ConflictError, RefusedError
-from ckpt_spill.hosts import connect
+from ckpt_spill.hosts import Hosts, connect
 from ckpt_spill.manifest import local_path
-from ckpt_spill.saving import Plan, Saving, Wanted
+from ckpt_spill.placement import check_replicas
+from ckpt_spill.plans import Plan, Wanted
+from ckpt_spill.saving import Saving
 from ckpt_spill.store.partition import CodecName
 
 
@@ -26,6 +28,7 @@ def persist_to_disk(
     codec: CodecName = "auto",
     durable: bool = True,
     overwrite: bool = False,
+    replicas: int = 1,
     manifest: str | os.PathLike[str] | Sequence[str | os.PathLike[str] | None] | None = None,
     progress: bool | None = None,
     client: Client | None = None,
@@ -56,6 +59,10 @@ def persist_to_disk(
     overwrite : bool, optional
         Replace a checkpoint of this name that was made from another collection. The old one stays readable until the
         new one is complete.
+    replicas : int, optional
+        Copies of each partition, each in another failure domain: on another host or, where ``ckpt-spill.domain`` is
+        configured on the workers, where that differs. They are made while the rest is computed, and checked before the
+        checkpoint counts. A checkpoint that has fewer gets the others, without computing anything.
     manifest : path or URL, or sequence of them, optional
         Where to save the manifest besides the stores.
     progress : bool, optional
@@ -66,12 +73,15 @@ def persist_to_disk(
     Returns
     -------
     Manifest or tuple of Manifest
-        One for one collection. A checkpoint of the same content that exists already is returned at once.
+        One for one collection. A checkpoint of the same content that exists already is returned at once; if partitions
+        of it are lost, only these are made again.
 
     Raises
     ------
     UnsupportedCollectionError
         Something is not a collection that can be saved.
+    RefusedError
+        There are fewer failure domains than ``replicas``. Nothing was computed.
     RootError
         A root cannot be used on some worker; every problem on every worker is in the one message. Nothing was computed.
     CheckpointExistsError
@@ -90,6 +100,10 @@ def persist_to_disk(
     Partitions that were written stay on disk, unseen, until the same call is made again and takes them over or another
     one is committed under the name. Errors raised by the collection's own tasks pass through.
 
+    A worker, or a whole node with its disk, that is lost on the way costs what it had written: once its stores have had
+    ``ckpt-spill.patience`` to come back, those partitions are computed again on the others. Those of which there is a
+    copy are copied again instead.
+
     Examples
     --------
     >>> import dask.array as da, ckpt_spill as cs
@@ -101,6 +115,7 @@ def persist_to_disk(
         raise RefusedError("persist_to_disk() needs at least one collection")
     if codec not in get_args(CodecName):
         raise RefusedError(f"codec {codec!r} is not known; choose one of {', '.join(map(repr, get_args(CodecName)))}")
+    check_replicas(replicas)
     for collection in collections:
         kind_of(collection)
     names = _one_each(name, len(collections), "name")
@@ -110,8 +125,9 @@ def persist_to_disk(
         _check_url(url)
     hosts = connect(client, collections)
     wanted = _wanted(collections, names, tokens)
-    saving = Saving(hosts, requested_roots(root), codec, durable, overwrite)
+    saving = Saving(hosts, requested_roots(root), codec, durable, overwrite, replicas)
     saving.preflight(wanted)
+    hosts.steer(())
     with hosts.current():
         graph, prepared = prepare(collections)
     plans = [Plan(w, p) for w, p in zip(wanted, prepared, strict=True)]
@@ -120,6 +136,53 @@ def persist_to_disk(
         if url is not None:
             made.save(url)
     return tuple(manifests) if len(manifests) > 1 else manifests[0]
+
+
+def make_whole(
+    manifest: Manifest, source: Any, hosts: Hosts, roots: tuple[str, ...] | None, named: Sequence[str]
+) -> Manifest:
+    """Make the partitions of a checkpoint that are lost again from the collection that it was made from.
+
+    Parameters
+    ----------
+    manifest : Manifest
+    source : dask collection
+    hosts : Hosts
+    roots : tuple of str or None
+        Where to write.
+    named : sequence of str
+        Where else the checkpoint may be.
+
+    Raises
+    ------
+    RefusedError
+        The checkpoint was made from another collection.
+    """
+    token = check_source(manifest, source)
+    saving = Saving(hosts, roots, "auto", manifest.durable, overwrite=False, named=named)
+    wanted = Wanted(manifest.id, token, vouched=False)
+    saving.preflight([wanted])
+    with hosts.current():
+        graph, (prepared,) = prepare([source])
+    plan = Plan(wanted, prepared)
+    if plan.identity != manifest.run.identity:
+        raise RefusedError(
+            f"source has the token of {manifest!r}, but is partitioned in another way: {len(prepared.keys)} partitions "
+            f"of kind {prepared.kind!r} after optimising. Give the collection that was saved"
+        )
+    return _saved(saving, graph, [plan], progress=None)[0]
+
+
+def check_source(manifest: Manifest, source: Any) -> str:
+    """Give the token of a collection; refuse one that a checkpoint was not made from."""
+    token = token_of(source)
+    if (kind_of(source), token) != (manifest.kind, manifest.token):
+        raise RefusedError(
+            f"{manifest!r} was made from another collection than source: its token is {manifest.token!r} and that of "
+            f"source, of kind {kind_of(source)!r}, is {token!r}. If the content is the same all the same, "
+            f"persist_to_disk(source, name={manifest.name!r}, token={manifest.token!r}) makes again what is missing"
+        )
+    return token
 
 
 def _saved(saving: Saving, graph: dict[Any, Any], plans: Sequence[Plan], progress: bool | None) -> list[Manifest]:  # noqa: FBT001

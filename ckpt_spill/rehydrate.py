@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 from distributed import Client
 
-from ckpt_spill.catalog import Manifest, require_present, resolve
+from ckpt_spill.catalog import Manifest, find, resolve
 from ckpt_spill.collections import rebuild
 from ckpt_spill.config import Roots, requested_roots
-from ckpt_spill.errors import MissingPartitionError, RefusedError
-from ckpt_spill.hosts import connect
-from ckpt_spill.persist import persist_to_disk
+from ckpt_spill.errors import ManifestError, RefusedError
+from ckpt_spill.hosts import Hosts, connect
+from ckpt_spill.persist import check_source, make_whole, persist_to_disk
+from ckpt_spill.reach import Presence, presence, ranges, stores_in_reach
+
+Missing = Literal["error", "recompute", "skip"]
 
 
 def rehydrate(
@@ -21,6 +25,8 @@ def rehydrate(
     *,
     columns: Sequence[Hashable] | None = None,
     root: Roots | None = None,
+    missing: Missing = "error",
+    source: Any = None,
     client: Client | None = None,
 ) -> Any:
     """Give a saved collection back, lazily: the same partitions, divisions or chunks, meta and known categories.
@@ -40,6 +46,14 @@ def rehydrate(
     root : path or list of paths, optional
         More directories to look for the stores in, beside the configured ones and those the manifest names: for disks
         that are mounted elsewhere now.
+    missing : {"error", "recompute", "skip"}, optional
+        What to do when partition files are gone, out of reach or of a wrong size. ``"error"``: refuse, with all that is
+        known about them. ``"recompute"``: compute these partitions, and no others, again from ``source``, and save them
+        into the checkpoint: in ``root``, else where its stores are. ``"skip"``: give the collection without them, and a
+        warning with their numbers. That is refused where something of the collection says what should be there: for
+        frames with known divisions, arrays and Delayed; and where no partition is left.
+    source : dask collection, optional
+        With ``missing="recompute"``, the collection that the checkpoint was made from.
     client : distributed.Client, optional
         Whose workers to ask whether all is there. Default: the one dask would use now; without any, this process.
 
@@ -54,7 +68,11 @@ def rehydrate(
     ManifestError
         Not a manifest, a damaged one or one of a newer version.
     MissingPartitionError
-        Partition files are gone or out of reach; the message says which, and where they should be.
+        Partition files are gone or out of reach; the message says which, where they should be, and how many are there.
+    CorruptPartitionError
+        None is missing, but some have a wrong size.
+    RefusedError
+        ``source`` is not what the checkpoint was made from, or partitions cannot be skipped.
 
     Notes
     -----
@@ -70,16 +88,72 @@ def rehydrate(
     """
     if columns is not None and (isinstance(columns, str) or not isinstance(columns, Sequence)):
         raise RefusedError(f"columns has to be a list of labels, not {columns!r}")
+    _check_missing(missing, source)
     hosts, roots = connect(client), requested_roots(root)
     found, by_name = resolve(manifest, hosts, roots)
+    if source is not None:
+        check_source(found, source)
+    present = presence(hosts, found, roots)
+    if present.lost and (newer := _newer(found, hosts, roots, by_name=by_name)):
+        present = presence(hosts, newer, roots)
+    if not present.lost:
+        return rebuild(_steered(present.located(), hosts), columns)
+    if missing == "recompute":
+        return rebuild(_steered(_made_whole(present, source, hosts, root), hosts), columns)
+    if missing == "skip":
+        return _without(present, columns, hosts)
+    raise present.error()
+
+
+def _check_missing(missing: Missing, source: Any) -> None:
+    if missing not in get_args(Missing):
+        raise RefusedError(f"missing={missing!r} is not known; choose one of {', '.join(map(repr, get_args(Missing)))}")
+    if (source is None) == (missing == "recompute"):
+        raise RefusedError('missing="recompute" needs source, the collection that was saved, and nothing else does')
+
+
+def _newer(manifest: Manifest, hosts: Hosts, roots: tuple[str, ...] | None, *, by_name: bool) -> Manifest | None:
+    """Find the later revision of a run that was mended since; of a checkpoint given by name, a later generation too."""
     try:
-        located = require_present(hosts, found, roots)
-    except MissingPartitionError:
-        newer, _ = resolve(manifest, hosts, roots) if by_name else (found, False)
-        if newer == found:
-            raise
-        located = require_present(hosts, newer, roots)  # it was replaced while we looked
-    return rebuild(located, columns)
+        stores = stores_in_reach(hosts, roots, [ref.root for ref in manifest.stores])
+        newer = find(hosts, stores, manifest.id)
+    except ManifestError:
+        return None
+    if newer is None or newer == manifest or not (by_name or newer.run == manifest.run):
+        return None
+    return newer
+
+
+def _made_whole(present: Presence[Manifest], source: Any, hosts: Hosts, root: Roots | None) -> Manifest:
+    """Compute and save again what is lost: where it is asked for, else where all hosts have the checkpoint's stores."""
+    manifest, roots = present.located(), requested_roots(root)
+    by_host: dict[str, set[str]] = {}
+    for ref in manifest.stores:
+        by_host.setdefault(ref.host, set()).add(ref.root)
+    first, *others = by_host.values()
+    if root is None and all(roots_of_host == first for roots_of_host in others):
+        roots = tuple(sorted(first))
+    return make_whole(manifest, source, hosts, roots, [ref.root for ref in manifest.stores])
+
+
+def _steered(manifest: Manifest, hosts: Hosts) -> Manifest:
+    """Let reads of a checkpoint go to where its stores are."""
+    hosts.steer([ref.root for ref in manifest.stores])
+    return manifest
+
+
+def _without(present: Presence[Manifest], columns: Sequence[Hashable] | None, hosts: Hosts) -> Any:
+    """Make the collection without what is lost."""
+    numbers = tuple(n for n, holders in enumerate(present.sound) if holders)
+    if not numbers:
+        raise RefusedError(f"nothing is left to skip the rest of: {present.error()}") from present.error()
+    collection = rebuild(_steered(present.located(), hosts), columns, numbers)
+    warnings.warn(
+        f"{present.manifest!r}: {len(present.lost)} of {present.manifest.npartitions} partitions are skipped, as they "
+        f"are missing: {ranges(present.lost)}",
+        stacklevel=3,
+    )
+    return collection
 
 
 def checkpoint(collection: Any, name: str, **kwargs: Any) -> Any:

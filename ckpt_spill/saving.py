@@ -5,72 +5,31 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
-import functools
 import json
 import logging
 import secrets
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from blake3 import blake3
-
 from ckpt_spill import errands
-from ckpt_spill.catalog import Manifest, Place, find, next_generation, places_of, require_present, stores_in_reach
-from ckpt_spill.collections import Prepared
-from ckpt_spill.errors import (
-    CheckpointExistsError,
-    CkptSpillError,
-    ConflictError,
-    ManifestError,
-    ReadError,
-    RootError,
-    WriteError,
-)
+from ckpt_spill.catalog import Manifest, find, next_generation
+from ckpt_spill.commit import Commit, superseded, sweep
+from ckpt_spill.errands import GoneError
+from ckpt_spill.errors import CheckpointExistsError, CkptSpillError, ManifestError, RootError, WriteError
 from ckpt_spill.graph import with_writes
 from ckpt_spill.hosts import Hosts
-from ckpt_spill.jobs import Record, WriteJob
+from ckpt_spill.jobs import StoreRef, WriteJob
 from ckpt_spill.manifest import collect
+from ckpt_spill.plans import Begun, Plan, Wanted
 from ckpt_spill.progress import Progress
+from ckpt_spill.reach import Place, ask, patiently, places_of, presence, several, stores_in_reach
+from ckpt_spill.replicas import Replication
 from ckpt_spill.store.partition import CodecName
 from ckpt_spill.store.runs import Run
 
 logger = logging.getLogger("ckpt_spill")
-
-
-@dataclasses.dataclass(frozen=True)
-class Wanted:
-    """A checkpoint somebody asks for: its id, the identity of its content, and whether the caller vouches for that."""
-
-    checkpoint: str
-    token: str
-    vouched: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What is wanted, and the collection that makes it."""
-
-    wanted: Wanted
-    prepared: Prepared
-
-    @functools.cached_property
-    def identity(self) -> str:
-        """Hash of what makes the content: the token, and the partitioning that optimisation ended with."""
-        shape = {k: self.prepared.description.get(k) for k in ("divisions", "chunks")}
-        token, kind, count = self.wanted.token, self.prepared.kind, len(self.prepared.keys)
-        content = json.dumps([1, self.wanted.checkpoint, token, kind, count, shape], sort_keys=True)
-        return str(blake3(content.encode()).hexdigest())[:16]
-
-
-@dataclasses.dataclass(frozen=True)
-class Begun:
-    """A run that has begun, with the partitions it took over; or the checkpoint that is there already."""
-
-    plan: Plan
-    run: Run
-    taken_over: Sequence[Record] = ()
-    existing: Manifest | None = None
+_ATTEMPTS = 20  # to commit, while stores go away
 
 
 @dataclasses.dataclass
@@ -84,6 +43,10 @@ class Saving:
     codec : str
     durable, overwrite : bool
         As the caller asked.
+    replicas : int
+        In how many failure domains each partition has to be.
+    named : sequence of str
+        More directories in which the checkpoint may be, but nothing is written.
     """
 
     hosts: Hosts
@@ -91,15 +54,19 @@ class Saving:
     codec: CodecName
     durable: bool
     overwrite: bool
+    replicas: int = 1
+    named: Sequence[str] = ()
     _problems: RootError | None = None
     _surveyed: frozenset[str] = frozenset()
 
     # ---------------------------------------------------------------------------------------------------- preflight
     def preflight(self, wanted: Sequence[Wanted]) -> None:
         """Ask every worker about its roots. Problems do not matter when all that is wanted is there already."""
-        surveys = self.hosts.each(errands.survey, self.roots)
+        answers = self.hosts.each(errands.survey, self.roots)
+        surveys = {address: s for address, s in answers.items() if s is not None}
         self._surveyed = frozenset(store for s in surveys.values() for store in s.stores)
         problems = [f"{address}: {p}" for address, s in surveys.items() for p in s.problems]
+        problems += [f"{address}: this worker does not answer; end it, or wait" for address in answers.keys() - surveys]
         if problems:
             self._problems = RootError(
                 "cannot write checkpoints here, nothing was computed:\n  " + "\n  ".join(problems), problems=problems
@@ -111,35 +78,38 @@ class Saving:
 
     def _seem_to_be_there(self, wanted: Sequence[Wanted]) -> bool:
         try:
-            stores = stores_in_reach(self.hosts, self.roots)
+            stores = self._reach()
             found = [find(self.hosts, stores, w.checkpoint) for w in wanted]
         except CkptSpillError:
             return False
         return all(m is not None and m.token == w.token for m, w in zip(found, wanted, strict=True))
 
+    def _reach(self, begun: Sequence[Begun] = ()) -> dict[str, Place]:
+        """Find the stores in reach, also those that some runs have written to, or are to mend."""
+        named = {r.root for b in begun for r in b.records}
+        named |= {ref.root for b in begun if b.before for ref in b.before.stores}
+        return stores_in_reach(self.hosts, self.roots, [*self.named, *sorted(named)])
+
     # -------------------------------------------------------------------------------------------------------- begin
     def run(self, graph: dict[Any, Any], plans: Sequence[Plan], progress: bool | None) -> list[Manifest]:  # noqa: FBT001
         """Write what is not there yet, and commit; give the manifests in the order of the plans."""
-        with self._tidied() as begun:
+        with self._tidied() as begun, contextlib.ExitStack() as copying:
             for plan in plans:
                 self._begin(plan, begun)
-            records = self._write(graph, begun, progress)
-            return [b.existing or self._commit(b, found) for b, found in zip(begun, records, strict=True)]
+            for b in (b for b in begun if self.replicas > 1 and not b.result):
+                b.replication = copying.enter_context(self._replication(b))
+                b.replication.add(b.records)
+            self._write(graph, begun, progress)
+            return [b.result or self._finished(graph, b, progress) for b in begun]
 
     def _begin(self, plan: Plan, begun: list[Begun]) -> None:
         """Compare with what is there; begin a run, taking over what earlier ones of the same content have written."""
         checkpoint = plan.wanted.checkpoint
-        stores = stores_in_reach(self.hosts, self.roots)
+        stores = self._reach()
         before = self._before(plan, stores)
         if before and before.run.identity == plan.identity:
-            try:
-                require_present(self.hosts, before, self.roots)
-            except ReadError as e:
-                logger.warning("making it again: %s", e)
-            else:
-                self._finish(before)
-                begun.append(Begun(plan, before.run, existing=before))
-                return
+            begun.append(self._go_on(plan, before))
+            return
         if self._problems:
             raise self._problems
         generation = next_generation(self.hosts, stores, checkpoint, plan.identity)
@@ -155,12 +125,33 @@ class Saving:
             "created": _now(),
         }
         content = json.dumps(intent).encode()
-        writable = self._writable(stores)
-        calls = [(p.address, (p.store.root, run, content, self.durable)) for p in writable]
-        found = self.hosts.at(errands.begin, calls)
-        self._surveyed -= {p.store.id for p, records in zip(writable, found, strict=True) if records is None}
-        sound = {r.partition: r for records in found for r in records or () if r.partition < len(plan.prepared.keys)}
-        begun[-1] = Begun(plan, run, tuple(sound.values()))
+        writable = {store: place for store, place in stores.items() if store in self._surveyed}
+        found = ask(self.hosts, errands.begin, writable, lambda _, p: (p.store.root, run, content, self.durable))
+        self._surveyed -= {store for store, records in found.items() if records is None}
+        adopted = (r for records in found.values() for r in records or ())
+        begun[-1].records = [r for r in adopted if r.partition < len(plan.prepared.keys)]
+
+    def _go_on(self, plan: Plan, before: Manifest) -> Begun:
+        """Give the checkpoint that is there or, where partitions of it are lost, begin to mend it."""
+        found = patiently(
+            lambda: presence(self.hosts, before, self.roots, self.named), lambda f: not f.lost or not f.may_improve
+        )
+        if not found.lost and before.replicas >= self.replicas:
+            self._settle(before)
+            return Begun(plan, before.run, result=before)
+        if self._problems:
+            raise self._problems
+        if found.lost:
+            logger.warning("making again what is lost: %s", found.error())
+        begun, lost = Begun(plan, before.run, found.records(), before), frozenset(found.lost)
+        left = ask(
+            self.hosts,
+            errands.salvage,
+            self._reach([begun]),
+            lambda _, p: (p.store.root, begun.run, lost, self.durable),
+        )
+        begun.records += [r for records in left.values() for r in records]
+        return begun
 
     def _before(self, plan: Plan, stores: Mapping[str, Place]) -> Manifest | None:
         """Find the checkpoint that has the id; refuse one of other content, unless it is to be replaced."""
@@ -181,46 +172,59 @@ class Saving:
             )
         return before
 
-    def _finish(self, manifest: Manifest) -> None:
+    def _replication(self, begun: Begun) -> Replication:
+        named = begun.before.stores if begun.before else ()
+        return Replication(self.hosts, begun.run, self.replicas, roots=self.roots, named=named, durable=self.durable)
+
+    def _settle(self, manifest: Manifest) -> None:
         """Do what the run that committed a checkpoint may have been kept from, or not been asked to."""
-        places = places_of(self.hosts, manifest, self.roots)
+        places = places_of(self.hosts, manifest, self.roots, self.named)
+        self._flush(manifest, places)
+        if not self._problems:
+            sweep(self.hosts, manifest.run, superseded(self.hosts, manifest.run, places.values()))
+
+    def _flush(self, manifest: Manifest, places: Mapping[int, Place]) -> None:
+        """Put on the disk what was written without, if that is wanted now."""
         if self.durable and not manifest.durable:
             names = {n: [name for name, _ in manifest.files(n).values()] for n in places}
             calls = [(p.address, (p.store.root, manifest.run, names[n])) for n, p in places.items() if names[n]]
             self.hosts.at(errands.flush, calls)
-        if not self._problems:
-            self._sweep(manifest.run, self._superseded(manifest.run, places.values()))
-
-    def _superseded(self, run: Run, places: Iterable[Place]) -> list[tuple[Place, list[Run]]]:
-        asked = list(places)
-        found = self.hosts.at(errands.superseded, [(p.address, (p.store.root, run)) for p in asked])
-        return list(zip(asked, found, strict=True))
-
-    def _writable(self, stores: Mapping[str, Place]) -> list[Place]:
-        return [place for store, place in stores.items() if store in self._surveyed]
 
     # -------------------------------------------------------------------------------------------------------- write
-    def _write(
-        self,
-        graph: dict[Any, Any],
-        begun: Sequence[Begun],
-        progress: bool | None,  # noqa: FBT001
-    ) -> list[list[Record]]:
-        """Compute and write what is not on disk yet; give each run's records."""
-        records = {b.run.run: list(b.taken_over) for b in begun}
-        targets = {}
-        for b in (b for b in begun if not b.existing):
+    def _write(self, graph: dict[Any, Any], begun: Sequence[Begun], progress: bool | None) -> None:  # noqa: FBT001
+        """Compute, write and copy what is not on disk; and again what was lost with its store meanwhile."""
+        runs, copied = {b.run.run: b for b in begun}, not any(b.replication for b in begun)
+        while (targets := self._targets(begun)) or not copied:
+            if targets:
+                results = self.hosts.compute(with_writes(graph, targets), list(targets))
+                with Progress(len(targets), progress) as bar, contextlib.closing(results):
+                    for record in results:
+                        runs[record.run].add(record)
+                        bar.advance(record.nbytes)
+            self._drop_lost(begun)
+            copied = True
+
+    def _targets(self, begun: Sequence[Begun]) -> dict[Any, tuple[Any, int, WriteJob]]:
+        """Give the write tasks, by key; the keys are new each time, as a run may be written to by several calls."""
+        attempt, targets = secrets.token_hex(4), {}
+        for b in begun:
             job = WriteJob(b.run, b.plan.prepared.kind, self.roots, self.codec, self.durable)
-            done = {r.partition for r in b.taken_over}
-            for partition, key in enumerate(b.plan.prepared.keys):
-                if partition not in done:
-                    targets[f"persist_to_disk-{b.run.run}", partition] = key, partition, job
-        results = self.hosts.compute(with_writes(graph, targets), list(targets))
-        with Progress(len(targets), progress) as bar, contextlib.closing(results):
-            for record in results:
-                records[record.run].append(record)
-                bar.advance(record.nbytes)
-        return [records[b.run.run] for b in begun]
+            for partition, key in b.missing():
+                targets[f"persist_to_disk-{b.run.run}-{attempt}", partition] = key, partition, job
+        return targets
+
+    def _drop_lost(self, begun: Sequence[Begun]) -> None:
+        """Forget what is in stores that are out of reach, once these had time to come back. What remains is copied."""
+        wanted = {b.run.run: {r.partition for r in b.records} for b in begun}
+
+        def is_all_there(reach: Mapping[str, Place]) -> bool:
+            return all(wanted[b.run.run] == {r.partition for r in b.records if r.store in reach} for b in begun)
+
+        reach = patiently(lambda: self._reach(begun), is_all_there)
+        for b in begun:
+            if lost := {r.store: f"{r.root} on {r.host}" for r in b.records if r.store not in reach}:
+                logger.warning("checkpoint %r: lost stores %s", b.run.checkpoint, several(map(": ".join, lost.items())))
+            b.records = b.replication.finish() if b.replication else [r for r in b.records if r.store in reach]
 
     @contextlib.contextmanager
     def _tidied(self) -> Iterator[list[Begun]]:
@@ -232,100 +236,87 @@ class Saving:
         try:
             yield begun
         except Exception as e:
-            runs = [b.run for b in begun if not b.existing]
+            runs = [b.run for b in begun if not (b.before or b.result)]
             with contextlib.suppress(Exception):  # the failure itself is what matters
                 self.hosts.each(errands.give_up, runs)
-                places = self._writable(stores_in_reach(self.hosts, self.roots))
-                self.hosts.at(
-                    errands.discard_if_empty, [(p.address, (p.store.root, run)) for p in places for run in runs]
-                )
-            if type(e) is CkptSpillError:  # a worker that failed in an errand
+                places = {s: p for s, p in self._reach().items() if s in self._surveyed}
+                ask(self.hosts, errands.discard_empty, places, lambda _, p: (p.store.root, runs))
+            if type(e) is CkptSpillError or isinstance(e, GoneError):  # a worker that failed in an errand
                 raise WriteError(f"{e}. Call again: what is on disk is taken over") from e
             raise
 
     # ------------------------------------------------------------------------------------------------------- commit
-    def _commit(self, begun: Begun, records: Iterable[Record]) -> Manifest:
+    def _finished(self, graph: dict[Any, Any], begun: Begun, progress: bool | None) -> Manifest:  # noqa: FBT001
+        """Commit; where a store goes away before that is done, make again what was lost, and commit on the rest."""
+        first = revision = begun.before.revision + 1 if begun.before else 0
+        while True:
+            try:
+                return self._commit(begun, revision)
+            except GoneError as e:
+                if revision == first + _ATTEMPTS:
+                    raise
+                logger.warning("checkpoint %r: %s; going on without it", begun.run.checkpoint, e)
+            self._drop_lost([begun])
+            self._write(graph, [begun], progress)
+            revision += 1
+
+    def _commit(self, begun: Begun, revision: int) -> Manifest:
         """Make every file durable on every store, and only then write the manifest, which is what counts."""
-        records, run, plan = list(records), begun.run, begun.plan
-        holding = {r.store for r in records}
-        reach = stores_in_reach(self.hosts, self.roots, sorted({r.root for r in records}))
-        places = {store: place for store, place in reach.items() if store in self._surveyed | holding}
-        refs, table = collect(records, len(plan.prepared.keys), [p.store for p in places.values()])
-        made = Manifest(
+        holding = {r.store: f"{r.root} on host {r.host}" for r in begun.records}
+        known = {ref.id for ref in begun.before.stores} if begun.before else set()
+        reach = self._reach([begun])
+        if lost := [f"store {store} ({place})" for store, place in holding.items() if store not in reach]:
+            raise GoneError(f"{several(lost)} out of reach")
+        places = {store: place for store, place in reach.items() if store in self._surveyed | holding.keys() | known}
+        made = self._manifest(begun, revision, [p.store for p in places.values()])
+        commit = Commit(self.hosts, made, places, self.durable)
+        useless = commit.again(known) if begun.before else commit.first()
+        # Earlier generations may be in stores that this one is not in.
+        others = superseded(self.hosts, begun.run, (p for s, p in reach.items() if s not in places))
+        sweep(self.hosts, begun.run, [*useless, *others])
+        self._flush(made, {n: places[ref.id] for n, ref in enumerate(made.stores)})
+        return made
+
+    def _manifest(self, begun: Begun, revision: int, stores: Sequence[StoreRef]) -> Manifest:
+        plan, before = begun.plan, begun.before
+        refs, table = collect(begun.records, len(plan.prepared.keys), stores)
+        if before:
+            return dataclasses.replace(
+                before,
+                durable=self.durable and before.durable,
+                stores=refs,
+                partitions=table,
+                replicas=max(self.replicas, before.replicas),
+                revision=revision,
+            )
+        return Manifest(
             id=plan.wanted.checkpoint,
             token=plan.wanted.token,
-            run=run,
+            run=begun.run,
             kind=plan.prepared.kind,
             collection=plan.prepared.description,
             created=_now(),
             durable=self.durable,
             stores=refs,
             partitions=table,
+            replicas=self.replicas,
+            revision=revision,
         )
-        if lost := [ref for ref in refs if ref.id in holding - places.keys()]:
-            raise WriteError(
-                f"{made!r} was not committed: no worker reaches "
-                + "; ".join(f"store {r.id} ({r.root} on host {r.host})" for r in lost)
-                + " any more, which holds partitions of it. Call again: what is within reach is taken over",
-                stores=[r.id for r in lost],
-            )
-        expected = {ref.id: dict(made.files(n).values()) for n, ref in enumerate(refs)}
-        calls = [(p.address, (p.store.root, run, expected[s], self.durable)) for s, p in places.items()]
-        missing = [name for names in self.hosts.at(errands.seal, calls) for name in names]
-        try:
-            useless = None if missing else self._write_manifest(made, places, expected)
-        except BaseException:  # in a later store: the previous checkpoint has to stay the one that counts
-            with contextlib.suppress(CkptSpillError, OSError):
-                self.hosts.at(errands.uncommit, [(p.address, (p.store.root, run)) for p in places.values()])
-            raise
-        if useless is None:
-            self.hosts.at(errands.remove, [(p.address, (p.store.root, run)) for p in places.values()])
-            reason = f"{len(missing)} of its files are gone" if missing else "another run had committed this generation"
-            raise ConflictError(f"{made!r} was not committed: when it was complete {reason}. Call again")
-        # Earlier generations may be in stores that this one is not in.
-        self._sweep(run, [*useless, *self._superseded(run, (p for s, p in reach.items() if s not in places))])
-        return made
-
-    def _write_manifest(
-        self, made: Manifest, places: Mapping[str, Place], expected: Mapping[str, Mapping[str, int]]
-    ) -> list[tuple[Place, list[Run]]] | None:
-        """Commit on one store, then on the others; give what may be swept, or None if another run was first.
-
-        Every run that uses these roots comes to the same store first, whether it has partitions there or not.
-        """
-        content = made.to_json()
-        first, *others = sorted(places)
-        useless = []
-        for stores in ([first], others):
-            calls = [
-                (places[s].address, (places[s].store.root, made.run, content, expected[s], self.durable))
-                for s in stores
-            ]
-            for store, runs in zip(stores, self.hosts.at(errands.commit, calls), strict=True):
-                if runs is None:
-                    return None
-                useless.append((places[store], runs))
-        return useless
-
-    def _sweep(self, run: Run, useless: Iterable[tuple[Place, list[Run]]]) -> None:
-        """Remove what a committed run makes useless. It is committed: trouble here is no failure."""
-        try:
-            self.hosts.at(errands.sweep, [(p.address, (p.store.root, run, runs)) for p, runs in useless])
-        except (CkptSpillError, OSError) as e:
-            logger.warning("files that checkpoint %r no longer needs were left: %s", run.checkpoint, e)
 
     def winners(self, plans: Sequence[Plan]) -> list[Manifest] | None:
         """After a conflict, give the checkpoints if other runs have made all that is wanted, whole; else None."""
         made = []
         for plan in plans:
             try:
-                found = find(self.hosts, stores_in_reach(self.hosts, self.roots), plan.wanted.checkpoint)
-                if found is None or found.run.identity != plan.identity:
-                    return None
-                made.append(require_present(self.hosts, found, self.roots))
-                self._finish(found)
-            except (ManifestError, ReadError):
+                found = find(self.hosts, self._reach(), plan.wanted.checkpoint)
+            except ManifestError:
                 return None
+            if found is None or found.run.identity != plan.identity or found.replicas < self.replicas:
+                return None
+            if presence(self.hosts, found, self.roots, self.named).lost:
+                return None
+            self._settle(found)
+            made.append(found)
         return made
 
 

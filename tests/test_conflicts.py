@@ -19,7 +19,7 @@ import pytest
 from dask import delayed
 
 import ckpt_spill as cs
-from ckpt_spill import errands, saving
+from ckpt_spill import commit, errands, saving
 from ckpt_spill.collections import token_of
 from tests.clusters import running_cluster
 
@@ -96,11 +96,19 @@ class TestOthersMeanwhile:
         assert len(manifest_files(root)) == 1
 
     def test_deleted_meanwhile(self, root, monkeypatch):
-        """A run that slept while another one came, swept its files and was deleted does not commit."""
+        """A run that slept while another one came, swept its files and was deleted makes its partitions again."""
+        between(monkeypatch, "commit", lambda: cs.persist_to_disk(numbers(2), name="x", root=root).delete())
+        with dask.config.set({"ckpt-spill.patience": 0}):
+            cs.persist_to_disk(numbers(1), name="x", root=root).verify()
+        assert cs.rehydrate("x", root=root).compute().tolist() == [1] * 6
+
+    def test_files_removed_meanwhile(self, root, monkeypatch):
+        """A run whose files are gone, while their store is there, does not commit."""
+        cs.persist_to_disk(numbers(0), name="keeps the store", root=root)
         between(monkeypatch, "commit", lambda: cs.persist_to_disk(numbers(2), name="x", root=root).delete())
         with pytest.raises(cs.ConflictError):
             cs.persist_to_disk(numbers(1), name="x", root=root)
-        assert cs.list_checkpoints(root) == []
+        assert [m.name for m in cs.list_checkpoints(root)] == ["keeps the store"]
 
     def test_late_sweep(self, root, monkeypatch):
         """A sweep that comes late removes nothing that began after its commit."""
@@ -129,13 +137,13 @@ class TestOthersMeanwhile:
     def test_died_before_sweeping(self, root, monkeypatch):
         """What a run did not live to sweep is swept by the next call, and does not come back by a delete."""
         cs.persist_to_disk(numbers(1), name="x", root=root)
-        monkeypatch.setattr(saving.Saving, "_sweep", lambda *_: None)
+        monkeypatch.setattr(saving, "sweep", lambda *_: None)
         new = cs.persist_to_disk(numbers(2), name="x", root=root, overwrite=True)
         monkeypatch.undo()
         assert len(files_below(root, ".part")) == 6
         assert cs.persist_to_disk(numbers(2), name="x", root=root) == new
         assert len(files_below(root, ".part")) == 3
-        monkeypatch.setattr(saving.Saving, "_sweep", lambda *_: None)
+        monkeypatch.setattr(saving, "sweep", lambda *_: None)
         newer = cs.persist_to_disk(numbers(3), name="x", root=root, overwrite=True)
         newer.delete()
         assert cs.list_checkpoints(root) == []
@@ -147,7 +155,7 @@ class TestOthersMeanwhile:
             raise OSError(5, "the disk is tired")
 
         logged = []
-        monkeypatch.setattr(saving.logger, "warning", lambda text, *args: logged.append(text % args))
+        monkeypatch.setattr(commit.logger, "warning", lambda text, *args: logged.append(text % args))
         cs.persist_to_disk(numbers(1), name="x", root=root)
         between(monkeypatch, "sweep", trouble)
         cs.persist_to_disk(numbers(2), name="x", root=root, overwrite=True).verify()
@@ -261,6 +269,7 @@ class TestTroubleInOneStore:
         os.unlink(files_below(root, ".part")[0])
 
         def gone():
+            os.unlink(files_below(root, ".part")[0])
             raise cs.ConflictError("the disk is gone")
 
         between(monkeypatch, "seal", gone)

@@ -239,15 +239,6 @@ class TestExisting:
         with pytest.raises(cs.CheckpointExistsError):
             cs.persist_to_disk(noisy(), name="x", token="tomorrow", root=root)
 
-    def test_lost_files_are_made_again(self, client, root, calls):
-        """An identical checkpoint that has lost a file is not returned but made again."""
-        m = cs.persist_to_disk(counted_frame(calls), name="x", root=root)
-        os.unlink(next(f for f in files_below(root) if f.endswith(".part")))
-        again = cs.persist_to_disk(counted_frame(calls), name="x", root=root)
-        assert again.run.generation > m.run.generation
-        again.verify()
-        assert cs.list_checkpoints(root) == [again]
-
 
 class TestRefused:
     @pytest.mark.parametrize("thing", [pd.DataFrame({"a": [1]}), np.ones(3), [1], None, "x", 5])

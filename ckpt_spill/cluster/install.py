@@ -1,4 +1,7 @@
-"""Putting the plugins into a cluster that runs."""
+"""Putting the plugins into a cluster that runs.
+
+``Client.scheduler``, through which a client asks a scheduler anything, is not documented.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,10 @@ def install(client: Client, roots: Sequence[str] = ()) -> None:
         The scheduler does not take them.
     """
     try:
-        client.register_plugin(Steering())
-        client.register_plugin(Sharing())
-        client.sync(_look, client, list(roots))
+        if not client.sync(_look, client, list(roots)):
+            client.register_plugin(Steering())
+            client.register_plugin(Sharing())
+            client.sync(_look, client, list(roots))
     except Exception as e:
         raise RefusedError(
             f"the scheduler of {client} does not take the plugins that steer reads to where their "
@@ -43,5 +47,6 @@ def install(client: Client, roots: Sequence[str] = ()) -> None:
         ) from e
 
 
-async def _look(client: Any, roots: list[str]) -> None:
-    await client.scheduler.ckpt_spill_look(roots=roots)
+async def _look(client: Any, roots: list[str]) -> bool:
+    """Let all workers look; False, or nothing, where a plugin is not there yet."""
+    return bool(await client.scheduler.ckpt_spill_look(roots=roots))

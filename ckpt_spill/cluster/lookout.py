@@ -35,10 +35,16 @@ class Lookout:
         self._take(worker, stores)
         return sorted(self._roots)
 
-    async def look(self, roots: Sequence[str]) -> None:
-        """Let all workers look for stores, also in ``roots``, and wait for their answers, but not for ever."""
+    async def look(self, roots: Sequence[str]) -> bool:
+        """Let all workers look for stores, also in ``roots``, and wait for their answers, but not for ever.
+
+        Returns
+        -------
+        bool
+            Whether there are workers, and all that answer can look.
+        """
         self._roots.update(roots)
-        await self._ask(list(self._scheduler.workers))
+        return await self._ask(list(self._scheduler.workers))
 
     def look_again(self, roots: Iterable[str] = ()) -> None:
         """Let workers look once more, as stores may have been made, or mounted, meanwhile."""
@@ -54,14 +60,16 @@ class Lookout:
         self.sight.remove(worker)
         self._asked.pop(worker, None)
 
-    async def _ask(self, workers: Sequence[str]) -> None:
+    async def _ask(self, workers: Sequence[str]) -> bool:
         message = {"op": "ckpt_spill_look", "roots": sorted(self._roots)}
         asking = [self._scheduler.broadcast(msg=message, workers=[w], on_error="ignore") for w in workers]
-        for answer in await asyncio.gather(*(asyncio.wait_for(a, _ANSWER) for a in asking), return_exceptions=True):
-            for worker, stores in answer.items() if isinstance(answer, dict) else ():
-                # One that has no plugin yet answers with nothing, and announces itself when it gets it.
-                if stores is not None and worker in self._scheduler.workers:
-                    self._take(worker, stores)
+        answers = await asyncio.gather(*(asyncio.wait_for(a, _ANSWER) for a in asking), return_exceptions=True)
+        found = {w: stores for answer in answers if isinstance(answer, dict) for w, stores in answer.items()}
+        for worker, stores in found.items():
+            # One that has no plugin yet answers with nothing, and announces itself when it gets it.
+            if stores is not None and worker in self._scheduler.workers:
+                self._take(worker, stores)
+        return bool(found) and None not in found.values()
 
     def _take(self, worker: str, stores: Mapping[str, Sequence[str]]) -> None:
         self.sight.update(worker, {store: Seen(*seen) for store, seen in stores.items()})

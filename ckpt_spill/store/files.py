@@ -166,11 +166,44 @@ def locked(path: str, *, exclusive: bool) -> Iterator[bool]:
         except OSError:
             yield False
         else:
-            # The name may have been given to another file, or removed, before the lock was ours.
-            yield os.path.exists(path) and os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+            yield _is_at(path, fd)
     finally:
         fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough where a child was forked meanwhile
         os.close(fd)
+
+
+@contextlib.contextmanager
+def held(path: str) -> Iterator[bytes | None]:
+    """Keep a small file from being replaced by others who hold it first; gives its content, None if there is none."""
+    while (fd := _open_regular(path)) is not None:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if _is_at(path, fd):
+                with os.fdopen(os.dup(fd), "rb") as file:
+                    yield file.read()
+                return
+        finally:
+            fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough where a child was forked meanwhile
+            os.close(fd)
+    yield None
+
+
+def _is_at(path: str, fd: int) -> bool:
+    """Tell whether a file still has its name: it may have been removed or replaced before its lock was ours."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _open_regular(path: str) -> int | None:
+    """Open a file for a lock; None where there is none, or one that is not ours."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as e:
+        if e.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
+            return None
+        raise
 
 
 def free_bytes(path: str) -> int:

@@ -20,11 +20,12 @@ import logging
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 from ckpt_spill.errors import ConflictError, ReadError, RootError
 from ckpt_spill.store.files import (
     TEMPORARY,
+    held,
     locked,
     make_directory,
     sync_ancestors,
@@ -124,25 +125,37 @@ class Store:
 
         A run that is still alive keeps its own names, so the worst that two at once can do is work twice.
         """
-        seen = set()
+        seen: set[str] = set()
         for other in self.runs(run.checkpoint):
             if other == run or (other.generation, other.identity) != (run.generation, run.identity):
                 continue
-            for name in self.present(other):
-                partition = parse_partition_file(name)
-                if partition is None or name in seen:
-                    continue
+            for name in self.present(other).keys() - seen:
                 seen.add(name)
                 path = os.path.join(self.run_path(other), name)
                 with contextlib.suppress(ReadError, FileNotFoundError, ConflictError):
-                    written = verify(path, Identity(run.checkpoint, run.generation, partition), None, threads=threads)
-                    if durable:
-                        sync_file(path)  # the other run may not have been asked to
+                    partition, written = self._verified(other, name, threads=threads, durable=durable)
                     self._link(path, os.path.join(self.run_path(run), partition_file(partition, written.digest)))
                     yield partition, written
 
-    def seal(self, run: Run, expected: Mapping[str, int], *, durable: bool) -> list[str]:
-        """Remove what is not part of the run's result and make the names durable; give those that are missing.
+    def salvage(
+        self, run: Run, partitions: Container[int], *, threads: int, durable: bool
+    ) -> Iterator[tuple[int, Written]]:
+        """Give the verified ones among a run's files of some partitions: an attempt to mend it may have left them."""
+        for name in self.present(run):
+            if parse_partition_file(name) in partitions:
+                with contextlib.suppress(ReadError, FileNotFoundError):
+                    yield self._verified(run, name, threads=threads, durable=durable)
+
+    def _verified(self, run: Run, name: str, *, threads: int, durable: bool) -> tuple[int, Written]:
+        partition = int(name.partition("-")[0])
+        path = os.path.join(self.run_path(run), name)
+        written = verify(path, Identity(run.checkpoint, run.generation, partition), None, threads=threads)
+        if durable:
+            sync_file(path)  # who wrote it may not have been asked to
+        return partition, written
+
+    def seal(self, run: Run, expected: Mapping[str, int], *, durable: bool, tidy: bool = True) -> list[str]:
+        """Make the names of a run's files durable; give those that are missing.
 
         Parameters
         ----------
@@ -151,13 +164,17 @@ class Store:
             Names of the partition files and their sizes in bytes.
         durable : bool
             Whether the names have to survive a power cut.
+        tidy : bool
+            Whether to remove what is not part of the result. Of a committed run nothing is removed: others may be
+            mending it.
         """
         directory = self.run_path(run)
         present = self._listing(run)
         missing = _missing(expected, present)
         if not missing:
-            for name in present.keys() - expected.keys() - {INTENT}:
-                _unlink_ours(directory, name)
+            if tidy and not self.is_committed(run):
+                for name in present.keys() - expected.keys() - {INTENT}:
+                    _unlink_ours(directory, name)
             if durable:
                 with write_errors(directory, 0):
                     sync_ancestors(directory, self.root)
@@ -178,19 +195,46 @@ class Store:
         Returns
         -------
         list of Run or None
-            The runs that this one makes useless; None if another run has the generation, or a later one, already.
+            The runs that this one makes useless; None where ``amend`` refuses.
         """
-        with self._kept():
-            make_directory(os.path.dirname(self.run_path(run)))
-            if self.latest(run.checkpoint) >= run.generation:
-                return None
-            if not write_once(self._manifest_path(run), manifest, durable=durable):
-                return None
-        # While nobody had the generation, one who had it may have come and gone and removed what is ours.
-        if self.latest(run.checkpoint) > run.generation or _missing(expected, self._listing(run)):
-            self.remove(run)
+        if not self.amend(run, manifest, expected, durable=durable):
             return None
         return [other for other in self.runs(run.checkpoint) if other != run and other.generation <= run.generation]
+
+    def amend(self, run: Run, manifest: bytes, expected: Mapping[str, int], *, durable: bool) -> bool:
+        """Write the manifest where the generation has none, or replace an earlier revision of the same run.
+
+        Returns
+        -------
+        bool
+            False where the generation is another run's, where a later one, or a revision that is no earlier, is there,
+            and where files that are expected are gone.
+        """
+        path = self._manifest_path(run)
+        with self._kept():
+            make_directory(os.path.dirname(path))
+            while True:
+                # Who removes a run removes its manifest first: while that is held, the files that are there stay.
+                with held(path) as before:
+                    if before is not None:
+                        ours = _run_of(run.checkpoint, before) == run and _revision_of(before) < _revision_of(manifest)
+                        if not ours or not self._is_whole(run, expected):
+                            return False
+                        write_atomic(path, manifest, durable=durable)
+                        return True
+                if self.latest(run.checkpoint) > run.generation:
+                    return False
+                if write_once(path, manifest, durable=durable):
+                    break
+        # While nobody had the generation, one who had it may have come and gone and removed what is ours.
+        if self._is_whole(run, expected):
+            return True
+        self.uncommit(run, _revision_of(manifest))
+        return False
+
+    def _is_whole(self, run: Run, expected: Mapping[str, int]) -> bool:
+        """Tell whether a run has its files and no later generation is there."""
+        return self.latest(run.checkpoint) <= run.generation and not _missing(expected, self._listing(run))
 
     # ------------------------------------------------------------------------------------------------- looking
     def runs(self, checkpoint: str) -> list[Run]:
@@ -235,16 +279,24 @@ class Store:
         directory = self.run_path(run)
         for name in _names(directory):
             _unlink_ours(directory, name)
+        self.uncommit(run)  # who mends it may have put one there before the files were gone; afterwards nobody does
         with contextlib.suppress(OSError):  # what is left in it is not ours
             os.rmdir(directory)
         self._remove_empty(os.path.dirname(directory))
 
-    def uncommit(self, run: Run) -> None:
-        """Remove the manifest of a generation if it is this run's."""
-        manifest = self._manifest_path(run)
-        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
-            if _run_of(run.checkpoint, read_small(manifest)) == run:
-                os.unlink(manifest)
+    def uncommit(self, run: Run, revision: int | None = None) -> None:
+        """Remove the manifest of a generation if it is this run's, and of this revision where one is given."""
+        path = self._manifest_path(run)
+        with held(path) as content:
+            if content is None or _run_of(run.checkpoint, content) != run:
+                return
+            if revision in (None, _revision_of(content)):
+                os.unlink(path)
+
+    def discard(self, run: Run, digests: Mapping[int, bytes]) -> None:
+        """Remove some partition files of a run."""
+        for partition, digest in digests.items():
+            _unlink_ours(self.run_path(run), partition_file(partition, digest))
 
     def remove_damaged(self, run: Run) -> None:
         """Remove the manifests of earlier generations that nobody can read."""
@@ -298,13 +350,13 @@ class Store:
 
     def _listing(self, run: Run) -> dict[str, int]:
         """Regular files of a run's directory and their sizes; links do not count."""
-        try:
-            with os.scandir(self.run_path(run)) as entries:
-                return {
-                    e.name: e.stat(follow_symlinks=False).st_size for e in entries if e.is_file(follow_symlinks=False)
-                }
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
+        sizes = {}
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.run_path(run)) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # a temporary one, that was renamed
+                    if entry.is_file(follow_symlinks=False):
+                        sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
+        return sizes
 
 
 def find_store(store: str, roots: Iterable[str]) -> Store | None:
@@ -347,6 +399,11 @@ def _run_of(checkpoint: str, manifest: bytes) -> Run | None:
         return Run(checkpoint, int(body["generation"]), str(body["identity"]), str(body["run"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def _revision_of(manifest: bytes) -> int:
+    """Give the revision that a manifest of a known run is."""
+    return int(json.loads(manifest)["body"].get("revision", 0))
 
 
 def _names(path: str) -> list[str]:

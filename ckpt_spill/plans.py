@@ -1,0 +1,80 @@
+"""What somebody wants to be a checkpoint, and how far it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from blake3 import blake3
+
+from ckpt_spill.catalog import Manifest
+from ckpt_spill.collections import Prepared
+from ckpt_spill.jobs import Record
+from ckpt_spill.replicas import Replication
+from ckpt_spill.store.runs import Run
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """A checkpoint somebody asks for: its id, the identity of its content, and whether the caller vouches for that."""
+
+    checkpoint: str
+    token: str
+    vouched: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is wanted, and the collection that makes it."""
+
+    wanted: Wanted
+    prepared: Prepared
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """Hash of what makes the content: the token, and the partitioning that optimisation ended with."""
+        shape = {k: self.prepared.description.get(k) for k in ("divisions", "chunks")}
+        token, kind, count = self.wanted.token, self.prepared.kind, len(self.prepared.keys)
+        content = json.dumps([1, self.wanted.checkpoint, token, kind, count, shape], sort_keys=True)
+        return str(blake3(content.encode()).hexdigest())[:16]
+
+
+@dataclasses.dataclass
+class Begun:
+    """A run that has begun.
+
+    Parameters
+    ----------
+    plan : Plan
+    run : Run
+    records : list of Record
+        What is on disk.
+    before : Manifest, optional
+        The checkpoint that the run is already, if it is to be mended.
+    result : Manifest, optional
+        The checkpoint, where nothing needs to be done.
+    replication : Replication, optional
+        Makes copies, where more than one is wanted.
+    """
+
+    plan: Plan
+    run: Run
+    records: list[Record] = dataclasses.field(default_factory=list)
+    before: Manifest | None = None
+    result: Manifest | None = None
+    replication: Replication | None = None
+
+    def add(self, record: Record) -> None:
+        """Take the record of a partition that was written."""
+        self.records.append(record)
+        if self.replication:
+            self.replication.add([record])
+
+    def missing(self) -> Iterator[tuple[int, Any]]:
+        """Partitions that are not on disk, and the keys of what is to be written there."""
+        if self.result is None:
+            there = {r.partition for r in self.records}
+            yield from ((n, key) for n, key in enumerate(self.plan.prepared.keys) if n not in there)
