@@ -99,13 +99,13 @@ TestSight = SightMachine.TestCase
 
 
 def test_pace_is_a_guess_then_measured_and_grows_while_nothing_happens():
-    """The wait is depth times the interval between reads, or longer where the last one was long ago."""
+    """The wait is depth times the interval between reads, or the time since the last one where that is longer."""
     pace = Pace(since=100.0)
     assert pace.wait(10, 100.0, guess=0.5) == 5.0
     for now in (102.0, 104.0, 106.0):
         pace.taken(now)
     assert pace.wait(3, 106.5, guess=0.5) == pytest.approx(6.0)
-    assert pace.wait(3, 116.0, guess=0.5) == pytest.approx(30.0)
+    assert pace.wait(3, 116.0, guess=0.5) == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize(

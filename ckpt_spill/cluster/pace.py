@@ -41,6 +41,8 @@ class Pace:
     def wait(self, depth: int, now: float, guess: float) -> float:
         """Estimate the seconds until the store's own workers have taken up all of the reads that wait.
 
+        Where nothing has been taken up for long, nothing will be for as long again, as far as anybody knows.
+
         Parameters
         ----------
         depth : int
@@ -50,7 +52,7 @@ class Pace:
             Seconds for each, for as long as none was measured.
         """
         interval = guess if self._interval.value is None else self._interval.value
-        return depth * max(interval, now - self.since)
+        return max(depth * interval, now - self.since)
 
 
 def help_pays(wait: float, nbytes: int, bandwidth: float, duration: float) -> bool:
