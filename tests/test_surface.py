@@ -26,8 +26,11 @@ LAYERS = [
     {"manifest"},
     {"graph"},
     {"expr"},
-    {"collections", "progress"},
+    {"collections", "progress", "reach", "copying", "placement"},
+    {"replicas", "commit"},
+    {"upkeep"},
     {"catalog"},
+    {"plans"},
     {"saving"},
     {"persist"},
     {"rehydrate"},
@@ -53,14 +56,16 @@ def test_public_names():
             cs.persist_to_disk,
             (
                 "*collections, name=None, token=None, root=None, codec='auto', durable=True, overwrite=False, "
-                "manifest=None, progress=None, client=None"
+                "replicas=1, manifest=None, progress=None, client=None"
             ),
         ),
-        (cs.rehydrate, "manifest, *, columns=None, root=None, client=None"),
+        (cs.rehydrate, "manifest, *, columns=None, root=None, missing='error', source=None, client=None"),
         (cs.checkpoint, "collection, name, **kwargs"),
         (cs.list_checkpoints, "root=None, client=None"),
         (cs.Manifest.verify, "self, client=None"),
         (cs.Manifest.delete, "self, client=None"),
+        (cs.Manifest.replicate, "self, replicas, client=None"),
+        (cs.Manifest.repair, "self, client=None"),
         (cs.Manifest.save, "self, url"),
         (cs.Manifest.load, "url"),
     ],
