@@ -99,13 +99,14 @@ class Dispatch:
         # Where root tasks of other computations are queued, they have filled all slots.
         candidates: Iterable[Any] = scheduler.running if scheduler.queued else scheduler.idle_task_count
         workers = sorted(candidates, key=lambda ws: len(ws.processing) / ws.nthreads)
-        while workers and self.queue:
-            workers = [ws for ws in workers if self._give(ws)]
+        while self.queue and sum(map(self._give, workers)):
+            pass
 
     def _give(self, ws: Any) -> bool:
-        """Let the best read for a worker go to it, if it has a slot; tell whether it may have another."""
+        """Let the best read for a worker go to it, if it has a slot for one."""
         stores = self._sight.stores(ws.address)
-        if best := self.queue.best(stores):
+        best = self.queue.best(stores)
+        if best and not self._is_ahead(ws, best[0]):
             priority, key = best
             if not self._has_slot(ws, priority):
                 return False
@@ -134,19 +135,44 @@ class Dispatch:
             busy -= sum(not ts.dependencies and ts.priority > priority for ts in ws.processing)
         return bool(busy < max(math.ceil(scheduler.WORKER_SATURATION * ws.nthreads), 1))
 
+    def _is_ahead(self, ws: Any, priority: Priority) -> bool:
+        """Tell whether a read is to be left until others that come before it, in other stores, have been taken up.
+
+        Partitions that are next to each other are often wanted together. A worker that runs ahead of those that have
+        the others loads what nobody can use yet: in the scheduler's own queue none does. Here it may be as far ahead as
+        there are threads, and does not wait for a store whose workers have stopped taking up reads.
+        """
+        scheduler, now = self._scheduler, time.monotonic()
+        if math.isinf(scheduler.WORKER_SATURATION):
+            return False
+        mine = set(self._sight.stores(ws.address))
+        others = [s for s in self.queue.stores() if s not in mine and self._paces[s].goes_on(now)]
+        threads = sum(w.nthreads for w in scheduler.running)
+        return self.queue.before(priority, others, threads) >= threads
+
     def _help(self, ws: Any) -> Hashable | None:
         """Choose a read of another worker's backlog, where it pays to fetch the partition from there."""
         chosen, longest = None, 0.0
+        own = set(self._sight.stores(ws.address))
+        own_wait = max((self._wait(store) for store in own if self.queue.depth(store)), default=0.0)
         for store in self.queue.stores():
-            workers = [self._scheduler.workers[w] for w in self.peers(store) if w != ws.address]
-            if not workers or not (best := self.queue.best((store,))):
+            if store in own or not self.peers(store) or not (best := self.queue.best((store,))):
                 continue
             key = best[1]
-            average = self._scheduler.tasks[key].prefix.duration_average
-            duration = average if average >= 0 else _UNKNOWN_DURATION
-            guess = duration / sum(w.nthreads for w in workers)
-            wait = self._paces[store].wait(self.queue.depth(store), time.monotonic(), guess)
+            wait = self._wait(store) - own_wait
             bandwidth = self._bandwidth.value or self._scheduler.bandwidth
-            if wait > longest and help_pays(wait, self._nbytes[key], bandwidth, duration):
+            if wait > longest and help_pays(wait, self._nbytes[key], bandwidth, self._duration(key)):
                 chosen, longest = key, wait
         return chosen
+
+    def _wait(self, store: str) -> float:
+        """Estimate how long it takes until a store's workers have taken up all that waits for it, in seconds."""
+        threads = sum(self._scheduler.workers[w].nthreads for w in self.peers(store)) or 1
+        best = self.queue.best((store,))
+        guess = self._duration(best[1]) / threads if best else 0.0
+        return self._paces[store].wait(self.queue.depth(store), time.monotonic(), guess)
+
+    def _duration(self, key: Hashable) -> float:
+        """Give the seconds that a read like this one takes, as far as known."""
+        average = self._scheduler.tasks[key].prefix.duration_average
+        return float(average) if average >= 0 else _UNKNOWN_DURATION

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 _WEIGHT = 0.3  # of a new measurement in a moving average
-_MARGIN = 2.0
+_STALL = 1.0  # seconds
+_MARGIN = 3.0
 """Fetching also costs the peer that serves, and a partition loaded out of place costs memory elsewhere."""
 
 
@@ -38,6 +39,10 @@ class Pace:
         self._interval.add(now - self.since)
         self.since = now
 
+    def goes_on(self, now: float) -> bool:
+        """Tell whether reads are taken up about as often as they used to be."""
+        return now - self.since < max(_STALL, 4 * (self._interval.value or 0.0))
+
     def wait(self, depth: int, now: float, guess: float) -> float:
         """Estimate the seconds until the store's own workers have taken up all of the reads that wait.
 
@@ -61,7 +66,7 @@ def help_pays(wait: float, nbytes: int, bandwidth: float, duration: float) -> bo
     Parameters
     ----------
     wait : float
-        Seconds, from ``Pace.wait``.
+        Seconds, from ``Pace.wait``, by which the backlog is longer than what the other worker has of its own.
     nbytes : int
         Of the partition file.
     bandwidth : float

@@ -65,6 +65,19 @@ class LocalityQueue:
         entry = min(tops)
         return entry.priority, entry.key
 
+    def before(self, priority: Priority, stores: Iterable[str], limit: int) -> int:
+        """Count the keys of better priority that some stores hold, up to a limit."""
+        found = 0
+        for store in stores:
+            heap = self._heaps.get(store, [])
+            places = [0]
+            while places and found < limit:
+                place = places.pop()
+                if place < len(heap) and heap[place].priority < priority:  # or else nothing below it is better either
+                    found += self._is_current(heap[place])
+                    places += (2 * place + 1, 2 * place + 2)
+        return found
+
     def depth(self, store: str) -> int:
         """Count the keys that a store holds."""
         return self._depths.get(store, 0)
