@@ -43,9 +43,10 @@ class TestOneCopy:
         with nodes(3, config=STAY | PATIENCE) as cluster:
             m = save(cluster)
             back = cs.rehydrate(m)
-            for i, moment in ((2, random.uniform(0, 1)), (1, 0.3)):
+            for turn in range(ROUNDS):
+                i = 1 + turn % 2
                 future = cluster.client.compute(slow_sum(back))
-                time.sleep(moment)
+                time.sleep(random.uniform(0, 0.6))  # of the 0.8 that it takes
                 start = time.monotonic()
                 cluster.kill_node(i)
                 with pytest.raises(cs.MissingPartitionError, match=f"on host node{i}") as caught:
@@ -174,6 +175,7 @@ class TestTwoCopies:
             cluster.client.retire_workers(cluster.addresses(0))
             assert future.result(2 * SECONDS) == total(24)
             future.release()
+            cluster.kill_node(0)  # its worker and nanny have ended
             cluster.add(0)
             cluster.wait_for(3)
             future = cluster.client.compute(slow_sum(back))
