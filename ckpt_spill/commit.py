@@ -33,11 +33,24 @@ class Commit:
         The stores by id.
     durable : bool
         Whether it has to survive a power cut.
+    lost : collection of int
+        Partitions whose files need not be there.
     """
 
-    def __init__(self, hosts: Hosts, manifest: ManifestData, places: Mapping[str, Place], durable: bool) -> None:  # noqa: FBT001
+    def __init__(
+        self,
+        hosts: Hosts,
+        manifest: ManifestData,
+        places: Mapping[str, Place],
+        *,
+        durable: bool,
+        lost: Collection[int] = (),
+    ) -> None:
         self._hosts, self._manifest, self._places, self._durable = hosts, manifest, places, durable
-        self._expected = {ref.id: dict(manifest.files(n).values()) for n, ref in enumerate(manifest.stores)}
+        self._expected = {
+            ref.id: dict(file for n, file in manifest.files(h).items() if n not in lost)
+            for h, ref in enumerate(manifest.stores)
+        }
 
     def first(self) -> Useless:
         """Commit a run that has no manifest; give what that makes useless.

@@ -64,7 +64,9 @@ class Placement:
         self._held[store] += nbytes
         self._free[store] -= nbytes
 
-    def choose(self, used: Collection[str], nbytes: int, copies: int, without: Collection[str] = ()) -> list[str]:
+    def choose(
+        self, used: Collection[str], nbytes: int, copies: int, *, without: Collection[str] = (), reserve: int = 0
+    ) -> list[str]:
         """Choose stores for copies of a partition: those that have least of the checkpoint.
 
         Parameters
@@ -77,6 +79,8 @@ class Placement:
             How many there are to be.
         without : collection of str
             Stores that may not have one.
+        reserve : int
+            Bytes that each store has to have room for besides, for partitions that are still to be written.
 
         Returns
         -------
@@ -85,7 +89,7 @@ class Placement:
         """
         taken, chosen = set(used), list[str]()
         for store in sorted(self._domain_of.keys() - set(without), key=self._fullness):
-            if len(chosen) < copies and self._free[store] >= nbytes and self._domain_of[store] not in taken:
+            if len(chosen) < copies and self._free[store] >= nbytes + reserve and self._domain_of[store] not in taken:
                 taken.add(self._domain_of[store])
                 chosen.append(store)
         return chosen

@@ -71,7 +71,7 @@ class Begun:
         """Take the record of a partition that was written."""
         self.records.append(record)
         if self.replication:
-            self.replication.add([record])
+            self.replication.add(record)
 
     def missing(self) -> Iterator[tuple[int, Any]]:
         """Partitions that are not on disk, and the keys of what is to be written there."""

@@ -114,6 +114,18 @@ class Presence(Generic[M]):
         """Give the manifest with its stores where they are now."""
         return self.manifest.located({self.manifest.stores[n].id: place.store for n, place in self.places.items()})
 
+    def warn_of_absences(self) -> None:
+        """Log which copies cannot be had where others can."""
+        absent: dict[int, list[int]] = {}
+        for n, (holders, sound) in enumerate(zip(self.manifest.partitions.holders, self.sound, strict=True)):
+            for h in holders if len(sound) < len(holders) else ():
+                if h not in sound:
+                    absent.setdefault(h, []).append(n)
+        for h, numbers in absent.items():
+            ref = self.manifest.stores[h]
+            what = f"partitions {ranges(numbers)} in store {ref.id} ({ref.root} on host {ref.host})"
+            logger.warning("checkpoint %r: %s are out of reach; other copies are read", self.manifest.id, what)
+
     def records(self) -> list[Record]:
         """Give a record of each file."""
         return [self.manifest.record(n, self.places[h].store) for n, of in enumerate(self.sound) for h in of]

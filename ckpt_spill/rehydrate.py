@@ -97,6 +97,7 @@ def rehydrate(
     if present.lost and (newer := _newer(found, hosts, roots, by_name=by_name)):
         present = presence(hosts, newer, roots)
     if not present.lost:
+        present.warn_of_absences()
         return rebuild(_steered(present.located(), hosts), columns)
     if missing == "recompute":
         return rebuild(_steered(_made_whole(present, source, hosts, root), hosts), columns)

@@ -49,6 +49,10 @@ class Replication:
     run : Run
     replicas : int
         In how many domains each partition has to be.
+    npartitions : int
+        How many partitions there are to be.
+    records : iterable of Record
+        What is on disk already; the copies of that are begun with.
     roots : tuple of str or None
     named : sequence of StoreRef
         As ``copying.sites`` wants them.
@@ -66,12 +70,14 @@ class Replication:
         hosts: Hosts,
         run: Run,
         replicas: int,
+        npartitions: int,
+        records: Iterable[Record],
         *,
         roots: tuple[str, ...] | None = None,
         named: Sequence[StoreRef] = (),
         durable: bool = True,
     ) -> None:
-        self._hosts, self._run, self._replicas = hosts, run, replicas
+        self._hosts, self._run, self._replicas, self._npartitions = hosts, run, replicas, npartitions
         self._roots, self._named, self._durable = roots, list(named), durable
         self._lock = threading.Lock()  # of what follows; nobody is asked anything while it is held
         self._records: defaultdict[int, list[Record]] = defaultdict(list)
@@ -90,6 +96,7 @@ class Replication:
         require_domains({known.domain for known in self._known.values()}, replicas)
         self._threads = ThreadPoolExecutor(_THREADS, "replication")
         self._working: list[Future[None]] = []
+        self._begin(records)
 
     def __enter__(self) -> Self:
         return self
@@ -99,21 +106,23 @@ class Replication:
             self._queues.clear()
         self._threads.shutdown()
 
-    def add(self, records: Iterable[Record]) -> None:
-        """Take the records of what is on disk, and begin to make what is lacking then.
-
-        Those that are known at the same time have to come at the same time: a copy that is there is not made again.
-        """
-        self._check()
-        new = list(records)
-        if any(r.store not in self._known and r.store not in self._given_up for r in new):
-            self._look()
+    def _begin(self, records: Iterable[Record]) -> None:
         with self._lock:
-            for record in new:
+            for record in records:
                 self._records[record.partition].append(record)
                 self._placement.add(record.store, record.stored_nbytes)
-            for partition in dict.fromkeys(r.partition for r in new):
-                self._plan(partition)
+            for partition in self._records:
+                self._plan(partition, self._still_to_come())
+
+    def add(self, record: Record) -> None:
+        """Take the record of a partition that was written, and begin to make its copies."""
+        self._check()
+        if record.store not in self._known and record.store not in self._given_up:
+            self._look()
+        with self._lock:
+            self._records[record.partition].append(record)
+            self._placement.take(record.store, record.stored_nbytes)
+            self._plan(record.partition, self._still_to_come())
 
     def finish(self) -> list[Record]:
         """Wait until every partition has all its copies.
@@ -132,8 +141,10 @@ class Replication:
             self._wait()
             patiently(self._look, lambda _: not self._awaited())
             with self._lock:
-                self._given_up |= self._awaited()
-                lacking = [n for n in self._records if self._plan(n)]
+                if lost := self._awaited():
+                    logger.warning("checkpoint %r: lost stores %s", self._run.checkpoint, several(sorted(lost)))
+                    self._given_up |= lost
+                lacking = [n for n in self._records if self._plan(n, 0)]
                 if not lacking:
                     self._attempts.clear()
                     return [r for n in self._records for r in self._copies(n).values()]
@@ -173,8 +184,11 @@ class Replication:
         return {r.store for records in self._records.values() for r in records} - self._known.keys() - self._given_up
 
     # ------------------------------------------------------------------------------------------------------ planning
-    def _plan(self, partition: int) -> bool:
-        """Choose stores for the copies that a partition lacks; tell whether it does, on its way or not."""
+    def _plan(self, partition: int, reserve: int) -> bool:
+        """Choose stores for the copies that a partition lacks; tell whether it does, on its way or not.
+
+        Each store keeps room for so many partitions besides: copies can wait for those.
+        """
         copies = self._copies(partition)
         if not copies:
             return False
@@ -182,7 +196,8 @@ class Replication:
         used = {self._known[store].domain for store in (*copies, *(coming & self._known.keys()))}
         lacking, size = self._replicas - len(used), next(iter(copies.values())).stored_nbytes
         if lacking > 0 and self._attempts[partition] < _ATTEMPTS:
-            chosen = self._placement.choose(used, size, lacking, without={*copies, *coming, *self._unfit})
+            unfit = {*copies, *coming, *self._unfit}
+            chosen = self._placement.choose(used, size, lacking, without=unfit, reserve=reserve * size)
             self._attempts[partition] += bool(chosen)
             for store in chosen:
                 self._placement.take(store, size)
@@ -192,6 +207,10 @@ class Replication:
                     self._served.add(store)
                     self._working.append(self._threads.submit(self._serve, store))
         return lacking > 0 or bool(coming)
+
+    def _still_to_come(self) -> int:
+        """Guess how many partitions each store still gets from tasks."""
+        return (self._npartitions - len(self._records)) // max(len(self._known), 1)
 
     def _error(self, lacking: Sequence[int]) -> WriteError:
         found = sorted({known.domain for known in self._known.values()})

@@ -96,9 +96,9 @@ class Saving:
         with self._tidied() as begun, contextlib.ExitStack() as copying:
             for plan in plans:
                 self._begin(plan, begun)
-            for b in (b for b in begun if self.replicas > 1 and not b.result):
-                b.replication = copying.enter_context(self._replication(b))
-                b.replication.add(b.records)
+            for b in begun:
+                if self.replicas > 1 and not b.result:
+                    b.replication = copying.enter_context(self._replication(b))
             self._write(graph, begun, progress)
             return [b.result or self._finished(graph, b, progress) for b in begun]
 
@@ -173,8 +173,17 @@ class Saving:
         return before
 
     def _replication(self, begun: Begun) -> Replication:
-        named = begun.before.stores if begun.before else ()
-        return Replication(self.hosts, begun.run, self.replicas, roots=self.roots, named=named, durable=self.durable)
+        named, count = begun.before.stores if begun.before else (), len(begun.plan.prepared.keys)
+        return Replication(
+            self.hosts,
+            begun.run,
+            self.replicas,
+            count,
+            begun.records,
+            roots=self.roots,
+            named=named,
+            durable=self.durable,
+        )
 
     def _settle(self, manifest: Manifest) -> None:
         """Do what the run that committed a checkpoint may have been kept from, or not been asked to."""
@@ -215,6 +224,10 @@ class Saving:
 
     def _drop_lost(self, begun: Sequence[Begun]) -> None:
         """Forget what is in stores that are out of reach, once these had time to come back. What remains is copied."""
+        if self.replicas > 1:
+            for b in begun:
+                b.records = b.replication.finish() if b.replication else b.records
+            return
         wanted = {b.run.run: {r.partition for r in b.records} for b in begun}
 
         def is_all_there(reach: Mapping[str, Place]) -> bool:
@@ -224,7 +237,7 @@ class Saving:
         for b in begun:
             if lost := {r.store: f"{r.root} on {r.host}" for r in b.records if r.store not in reach}:
                 logger.warning("checkpoint %r: lost stores %s", b.run.checkpoint, several(map(": ".join, lost.items())))
-            b.records = b.replication.finish() if b.replication else [r for r in b.records if r.store in reach]
+            b.records = [r for r in b.records if r.store in reach]
 
     @contextlib.contextmanager
     def _tidied(self) -> Iterator[list[Begun]]:
@@ -269,7 +282,7 @@ class Saving:
             raise GoneError(f"{several(lost)} out of reach")
         places = {store: place for store, place in reach.items() if store in self._surveyed | holding.keys() | known}
         made = self._manifest(begun, revision, [p.store for p in places.values()])
-        commit = Commit(self.hosts, made, places, self.durable)
+        commit = Commit(self.hosts, made, places, durable=self.durable)
         useless = commit.again(known) if begun.before else commit.first()
         # Earlier generations may be in stores that this one is not in.
         others = superseded(self.hosts, begun.run, (p for s, p in reach.items() if s not in places))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -49,8 +50,8 @@ def repair(hosts: Hosts, manifest: M) -> M:
         Partitions have no sound copy. The others have all theirs.
     """
     checked = check(hosts, manifest)
-    for problem in checked.problems.values():
-        logger.warning("%r: %s", manifest, problem)
+    for n, h in checked.problems:
+        logger.warning("checkpoint %r: %s", manifest.id, checked.told(n, h))
     made, lost = _completed(hosts, manifest, checked.records(), manifest.replicas)
     _remove_damaged(hosts, made, lost, checked)
     if lost:
@@ -87,6 +88,11 @@ class Checked:
         away = [(n, h) for n, of in enumerate(self.manifest.partitions.holders) for h in of if h not in self.places]
         return [*away, *(self.problems.keys() - self.damaged.keys())]
 
+    def told(self, n: int, h: int) -> str:
+        """Say what is wrong with a copy; nodes may have it at the same path."""
+        ref = self.places[h].store
+        return f"store {ref.id} on host {ref.host}: {self.problems[n, h]}"
+
     def error(self) -> ReadError | None:
         """Say what is wrong, if anything is."""
         lost = sorted(set(range(self.manifest.npartitions)) - {r.partition for r in self.records()})
@@ -95,7 +101,8 @@ class Checked:
         if lost:
             way_out += f" and removes damaged files. Partitions {ranges(lost)} have no sound copy: {REMAKE}"
         if self.damaged:
-            problems = [*map(str, self.damaged.values()), *(f"a copy of partition {n} is missing" for n in gone)]
+            problems = list(itertools.starmap(self.told, self.damaged))
+            problems += [f"a copy of partition {n} is missing" for n in gone]
             return CorruptPartitionError(
                 f"{self.manifest!r}: {len(self.damaged)} files are damaged and {len(self.gone)} missing or out of "
                 f"reach: {several(problems)}. {way_out}",
@@ -105,8 +112,8 @@ class Checked:
             return missing(self.manifest, lost)
         if gone:
             return MissingPartitionError(
-                f"{self.manifest!r}: all partitions are present, but {len(self.gone)} copies are missing or out of reach, "
-                f"of partitions {ranges(gone)}. {way_out}",
+                f"{self.manifest!r}: all partitions are present, but {len(self.gone)} copies, of partitions "
+                f"{ranges(gone)}, are missing or out of reach. {way_out}",
                 partitions=gone,
             )
         return None
@@ -133,8 +140,15 @@ def check(hosts: Hosts, manifest: ManifestData) -> Checked:
 def _completed(hosts: Hosts, manifest: M, records: Iterable[Record], replicas: int) -> tuple[M, list[int]]:
     """Make what is lacking, and tell all stores; give the manifest of it, and the partitions that have no copy."""
     try:
-        with Replication(hosts, manifest.run, replicas, named=manifest.stores, durable=manifest.durable) as replication:
-            replication.add(records)
+        with Replication(
+            hosts,
+            manifest.run,
+            replicas,
+            manifest.npartitions,
+            records,
+            named=manifest.stores,
+            durable=manifest.durable,
+        ) as replication:
             holders: defaultdict[int, set[str]] = defaultdict(set)
             for record in replication.finish():
                 holders[record.partition].add(record.store)
@@ -164,7 +178,8 @@ def _amended(hosts: Hosts, manifest: M, holders: Mapping[int, set[str]], replica
     made = dataclasses.replace(
         manifest, stores=tuple(refs.values()), partitions=table, replicas=replicas, revision=manifest.revision + 1
     )
-    Commit(hosts, made, places, manifest.durable).again(known)
+    lost = {n for n in range(manifest.npartitions) if n not in holders}
+    Commit(hosts, made, places, durable=manifest.durable, lost=lost).again(known)
     copies = sum(len(new - old) for new, old in zip(after, before, strict=True))
     logger.info("%r: %d copies were made, revision %d", made, copies, made.revision)
     return made
@@ -183,12 +198,12 @@ def _remove_damaged(hosts: Hosts, made: ManifestData, lost: Collection[int], che
 
 def _beyond_repair(made: ManifestData, lost: Sequence[int], checked: Checked) -> ReadError:
     """Say which partitions have no sound copy."""
-    damaged = {n: str(problem) for (n, _), problem in checked.damaged.items() if n in lost}
+    damaged = [checked.told(n, h) for n, h in checked.damaged if n in lost]
     if not damaged:
         return missing(made, lost)
     return CorruptPartitionError(
-        f"{made!r}: partitions {ranges(lost)} have no sound copy: {several(damaged.values())}. Damaged files were "
+        f"{made!r}: partitions {ranges(lost)} have no sound copy: {several(damaged)}. Damaged files were "
         f"removed; all other partitions have {made.replicas} copies. {REMAKE}",
         partitions=lost,
-        problems=list(damaged.values()),
+        problems=damaged,
     )

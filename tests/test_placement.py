@@ -54,8 +54,8 @@ def test_the_least_filled(domain_of, data):
     made = placement(domain_of)
     for store, nbytes in held.items():
         made.add(store, nbytes)
-    chosen = made.choose(used, 1, copies, without)
-    assert chosen == made.choose(used, 1, copies, without)
+    chosen = made.choose(used, 1, copies, without=without)
+    assert chosen == made.choose(used, 1, copies, without=without)
     assert not without.intersection(chosen)
     taken = {domain_of[store] for store in chosen}
     assert not taken & used

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
+import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dask
@@ -13,7 +14,6 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Event
 from distributed.utils_test import captured_logger
 
 import ckpt_spill as cs
@@ -117,31 +117,32 @@ def test_any_disk_may_be_lost(nodes):
         with captured_logger("ckpt_spill") as log:
             assert right(m)
             assert right("x")
-        assert m.stores[0].id in log.getvalue() or "out of reach" in log.getvalue()
+        [store] = [ref.id for ref in m.stores if ref.host == f"node{i}"]
+        assert log.getvalue().count(f"store {store}") == 2
         (nodes.directory / "marker").rename(marker)
         lost.rename(nodes.disk(i) / "checkpoints")
+
+
+def part_after(i, gate, notes):
+    while i >= N - 4 and not gate.exists():
+        time.sleep(0.01)
+    return part(i, notes)
 
 
 @pytest.mark.slow
 def test_a_node_is_lost_meanwhile(nodes, notes):
     """A node that is killed while it and others write costs no copy: the rest have two of everything."""
     nodes = nodes(4)
-    go_on = Event("go-on")
-
-    def slow(i, notes):
-        if i >= N // 2:
-            Event("go-on").wait()
-        return part(i, notes)
-
-    frame = dd.from_map(slow, range(N), notes=notes, meta={"i": int, "x": float})
-    result = []
-    thread = threading.Thread(target=lambda: result.append(cs.persist_to_disk(frame, name="x", replicas=2)))
-    thread.start()
-    nodes._wait(lambda: len(os.listdir(notes)) >= N // 2, "half of the partitions")
-    nodes.kill_node(1, wipe=True)
-    go_on.set()
-    thread.join(120)
-    [m] = result
+    gate = nodes.directory / "gate"
+    frame = dd.from_map(part_after, range(N), gate=gate, notes=notes, meta={"i": int, "x": float})
+    with ThreadPoolExecutor() as pool:
+        saving = pool.submit(cs.persist_to_disk, frame, name="x", replicas=2)
+        try:
+            nodes._wait(lambda: len(os.listdir(notes)) >= N // 2, "half of the partitions")
+            nodes.kill_node(1, wipe=True)
+        finally:
+            gate.touch()
+        m = saving.result(100)
     assert counts(m) == [2]
     assert {len(of) for of in holders(nodes, [0, 2, 3]).values()} == {2}
     assert right(m)
@@ -192,7 +193,7 @@ def test_four_copies_read_by_one(nodes):
 
 
 def small_disk(path):
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=18m,mode=700", "none", path], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=22m,mode=700", "none", path], check=True)
 
 
 @pytest.mark.slow
@@ -272,17 +273,24 @@ def test_repair_damage(nodes):
     flip(paths[of[3][0]][3], 5000)
     os.truncate(paths[of[4][1]][4], 100)
     os.unlink(paths[of[5][0]][5])
-    for i in of[7]:
-        flip(paths[i][7], -200)
+    for n, harm in ((7, lambda path: flip(path, -200)), (8, os.unlink), (9, lambda path: os.truncate(path, 100))):
+        for i in of[n]:
+            harm(paths[i][n])
     with pytest.raises(cs.CorruptPartitionError, match="damaged"):
         m.verify()
-    with pytest.raises(cs.CorruptPartitionError, match="partitions 7 have no sound copy") as e:
+    with pytest.raises(cs.CorruptPartitionError, match="partitions 7-9 have no sound copy") as e:
         m.repair()
-    assert e.value.partitions == [7]
-    assert len(e.value.problems) == 2
+    assert e.value.partitions == [7, 8, 9]
+    named = {ref.host for ref in m.stores if f"store {ref.id} on host {ref.host}" in str(e.value)}
+    assert named == {f"node{i}" for i in of[7] + of[9]}
     now = holders(nodes, range(3))
-    assert now.keys() == set(range(N)) - {7}
+    assert now.keys() == set(range(N)) - {7, 8, 9}
     assert {len(found) for found in now.values()} == {2}
     with pytest.raises(cs.MissingPartitionError) as e:
         cs.rehydrate("x")
-    assert e.value.partitions == [7]
+    assert e.value.partitions == [7, 8, 9]
+    mended = cs.persist_to_disk(source(), name="x")
+    assert (mended.replicas, mended.revision > 0) == (2, True)
+    assert [n for n, p in enumerate(mended.partitions) if len(p.holders) == 1] == [7, 8, 9]
+    assert counts(m.repair()) == [2]
+    assert right("x")
