@@ -24,6 +24,8 @@ from ckpt_spill.here import this_worker
 from ckpt_spill.hosts import HostLostError, Workers
 from tests.test_resume import wait_for
 
+pytestmark = pytest.mark.slow
+
 N = 16
 
 

@@ -12,6 +12,8 @@ import pytest
 import ckpt_spill as cs
 from tests.test_locality import STAY, array, block, counts, evenly, slowly
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = {"ckpt-spill.patience": "3s"}
 FAST = {"distributed.scheduler.bandwidth": "1GB"}
 SECONDS = 30

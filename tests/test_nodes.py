@@ -15,6 +15,8 @@ import pytest
 
 from tests import nodes as harness
 
+pytestmark = pytest.mark.slow
+
 
 def put(root, name):
     (root / name).write_text(socket.gethostname())

@@ -19,6 +19,8 @@ from distributed.utils_test import captured_logger
 import ckpt_spill as cs
 from tests.test_copying import flip
 
+pytestmark = pytest.mark.slow
+
 N = 16
 ROWS = 20_000
 

@@ -148,7 +148,7 @@ class Dispatch:
         mine = set(self._sight.stores(ws.address))
         others = [s for s in self.queue.stores() if s not in mine and self._paces[s].goes_on(now)]
         threads = sum(w.nthreads for w in scheduler.running)
-        return self.queue.before(priority, others, threads) >= threads
+        return bool(self.queue.before(priority, others, threads) >= threads)
 
     def _help(self, ws: Any) -> Hashable | None:
         """Choose a read of another worker's backlog, where it pays to fetch the partition from there."""
