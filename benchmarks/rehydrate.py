@@ -44,7 +44,7 @@ def main() -> bool:
     with tempfile.TemporaryDirectory() as scratch:
         saved = {name: save(name, make(options.partitions), Path(scratch)) for name, make in COLLECTIONS.items()}
         quiet = {"dashboard_address": ":0", "silence_logs": logging.ERROR, "local_directory": scratch}
-        with LocalCluster(2, threads_per_worker=1, **quiet) as cluster, Client(cluster) as client:
+        with LocalCluster(n_workers=2, threads_per_worker=1, **quiet) as cluster, Client(cluster) as client:
             for name, path in saved.items():
                 seconds = statistics.median(seconds_of(path) for _ in range(7))
                 size = sent(client, cs.rehydrate(path)) / options.partitions
