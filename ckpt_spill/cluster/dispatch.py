@@ -106,13 +106,13 @@ class Dispatch:
         """Let the best read for a worker go to it, if it has a slot for one."""
         stores = self._sight.stores(ws.address)
         best = self.queue.best(stores)
+        if not self._has_slot(ws, best[0] if best else None):
+            return False
         if best and not self._is_ahead(ws, best[0]):
-            priority, key = best
-            if not self._has_slot(ws, priority):
-                return False
+            key = best[1]
             for store in set(self.queue.stores_of(key)).intersection(stores):
                 self._paces[store].taken(time.monotonic())
-        elif not self._has_slot(ws, None) or (key := self._help(ws)) is None:
+        elif (key := self._help(ws)) is None:
             return False
         self._scheduler.tasks[key].worker_restrictions = {ws.address}
         self._stimuli += 1

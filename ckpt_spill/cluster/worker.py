@@ -66,12 +66,13 @@ class Sharing(WorkerPlugin):
         try:
             while not self._roots.issuperset(roots := await self._tell(stores)):
                 stores = await self.look(roots)
-        except (OSError, AttributeError, ValueError, TypeError) as e:
+        except OSError as e:
             logger.warning("worker %s cannot tell the scheduler which stores it sees: %r", self._worker.address, e)
 
     async def _tell(self, stores: Mapping[str, Seen]) -> list[str]:
         told = {store: list(seen) for store, seen in stores.items()}
-        return list(await self._worker.scheduler.ckpt_spill_announce(worker=self._worker.address, stores=told))
+        roots = await self._worker.scheduler.ckpt_spill_announce(worker=self._worker.address, stores=told)
+        return list(roots or ())  # a scheduler without the plugin answers with nothing, and asks when it gets it
 
     async def look(self, roots: Iterable[str]) -> dict[str, Seen]:
         """Look for stores in the configured roots, in these, and in all that were asked for before."""
