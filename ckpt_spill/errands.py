@@ -66,14 +66,14 @@ def discover(roots: tuple[str, ...] | None, named: Sequence[str] = ()) -> dict[s
 
 def manifests(roots: Sequence[str], checkpoint: str | None) -> list[tuple[str, bytes]]:
     """Read the committed manifests of one checkpoint, or of all, in some stores; give their paths and contents."""
-    return [m for root in roots if (store := Store.open(root)) for m in store.manifests(checkpoint)]
+    return [m for root in roots if (store := Store.open(root)) for m in store.manifests.read(checkpoint)]
 
 
 def generations(root: str, checkpoint: str, identity: str) -> tuple[int, int]:
     """Give, of one store, the highest generation that is committed, and the highest unfinished one of this content."""
     if (store := Store.open(root)) is None:
         return 0, 0
-    latest = store.latest(checkpoint)
+    latest = store.manifests.latest(checkpoint)
     unfinished = (r.generation for r in store.runs(checkpoint) if r.identity == identity and r.generation > latest)
     return latest, max(unfinished, default=0)
 
@@ -127,7 +127,7 @@ def _same_store(ref: StoreRef) -> Store:
 def uncommit(root: str, run: Run, revision: int) -> None:
     """Take back a revision of a run's manifest from one store; its partitions stay for a resume."""
     if store := Store.open(root):
-        store.uncommit(run, revision)
+        store.manifests.remove(run, revision)
 
 
 def flush(root: str, run: Run, names: Sequence[str]) -> None:
@@ -138,16 +138,16 @@ def flush(root: str, run: Run, names: Sequence[str]) -> None:
 def superseded(root: str, run: Run) -> list[Run]:
     """Give the runs that a committed run makes useless."""
     store = Store.open(root)
-    return [r for r in store.runs(run.checkpoint) if r != run and r.generation <= run.generation] if store else []
+    return store.superseded(run) if store else []
 
 
 def sweep(root: str, run: Run, others: Sequence[Run]) -> None:
     """Remove runs that a committed one makes useless. Runs that began since are not among them, and are left alone."""
     if store := Store.open(root):
         for other in others:
-            if other.generation < run.generation or not store.is_committed(other):
+            if other.generation < run.generation or not store.manifests.is_committed(other):
                 store.remove(other)
-        store.remove_damaged(run)
+        store.manifests.remove_damaged(run)
 
 
 def present(root: str, run: Run) -> dict[str, int]:

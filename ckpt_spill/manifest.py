@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import functools
 import json
 import os
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Hashable, Mapping
+from typing import Any, Self
 
 import fsspec
-import numpy as np
 from blake3 import blake3
 from dask.utils import format_bytes
 from fsspec.implementations.local import LocalFileSystem
@@ -20,53 +18,9 @@ from ckpt_spill.errors import CheckpointNotFoundError, ManifestError
 from ckpt_spill.jobs import ReadJob, Record, StoreRef
 from ckpt_spill.store.files import write_atomic
 from ckpt_spill.store.runs import Run, partition_file
+from ckpt_spill.table import PartitionTable
 
 VERSION = 1
-_DIGEST = 32
-
-
-class Partition(NamedTuple):
-    """One partition: raw and stored size in bytes, hash of its footer, numbers of the stores that hold it."""
-
-    nbytes: int
-    stored_nbytes: int
-    digest: bytes
-    holders: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class PartitionTable(Sequence[Partition]):
-    """All partitions in their order, as columns: some 50 bytes each, here and in a pickle."""
-
-    nbytes: np.ndarray[Any, np.dtype[np.int64]]
-    stored_nbytes: np.ndarray[Any, np.dtype[np.int64]]
-    digests: bytes
-    holders: tuple[tuple[int, ...], ...]
-
-    @classmethod
-    def of(cls, partitions: Iterable[Partition]) -> PartitionTable:
-        """Make the table of some partitions."""
-        rows = list(partitions)
-        shared: dict[tuple[int, ...], tuple[int, ...]] = {}
-        return cls(
-            np.array([p.nbytes for p in rows], np.int64),
-            np.array([p.stored_nbytes for p in rows], np.int64),
-            b"".join(p.digest for p in rows),
-            tuple(shared.setdefault(p.holders, p.holders) for p in rows),
-        )
-
-    def __len__(self) -> int:
-        return len(self.holders)
-
-    def __getitem__(self, n: Any) -> Any:
-        if isinstance(n, slice):
-            return [self[i] for i in range(*n.indices(len(self)))]
-        n = range(len(self))[n]
-        digest = self.digests[n * _DIGEST : (n + 1) * _DIGEST]
-        return Partition(int(self.nbytes[n]), int(self.stored_nbytes[n]), digest, self.holders[n])
-
-    def __iter__(self) -> Iterator[Partition]:
-        return (self[n] for n in range(len(self)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -112,7 +66,6 @@ class ManifestData:
     # --------------------------------------------------------------------------------------------------- JSON
     def to_json(self) -> bytes:
         """Write as JSON: the body, and the body's BLAKE3."""
-        table = self.partitions
         body = {
             "id": self.id,
             "token": self.token,
@@ -126,12 +79,7 @@ class ManifestData:
             "replicas": self.replicas,
             "revision": self.revision,
             "stores": [dataclasses.asdict(s) for s in self.stores],
-            "partitions": {
-                "nbytes": table.nbytes.tolist(),
-                "stored_nbytes": table.stored_nbytes.tolist(),
-                "digests": base64.b64encode(table.digests).decode(),
-                "holders": [list(h) for h in table.holders],
-            },
+            "partitions": self.partitions.to_columns(),
         }
         text = _canonical(body)
         return b'{"ckpt-spill-manifest":%d,"blake3":"%s","body":%s}\n' % (VERSION, _hash(text), text)
@@ -169,16 +117,8 @@ class ManifestData:
         if any(type(n := body.get(name, least)) is not int or n < least for name, least in counts.items()):
             raise ValueError("a count that is none")
         run = Run(body["id"], body.pop("generation"), body.pop("identity"), body.pop("run"))
-        digests = base64.b64decode(partitions["digests"], validate=True)
-        columns = [partitions[c] for c in ("nbytes", "stored_nbytes", "holders")]
-        if any(len(c) * _DIGEST != len(digests) for c in columns):
-            raise ValueError("columns of unequal length")
         refs = tuple(StoreRef(**s) for s in stores)
-        shared: dict[tuple[int, ...], tuple[int, ...]] = {}
-        holders = tuple(shared.setdefault(t, t) for t in map(tuple, columns[2]))
-        if any(not 0 <= h < len(refs) for t in shared for h in t):
-            raise ValueError("a partition names a store that is not listed")
-        table = PartitionTable(np.array(columns[0], np.int64), np.array(columns[1], np.int64), digests, holders)
+        table = PartitionTable.from_columns(partitions, len(refs))
         return cls(run=run, stores=refs, partitions=table, **body)
 
     @functools.cached_property
@@ -289,28 +229,6 @@ class ManifestData:
             f"in {format_bytes(self.stored_nbytes)} ({ratio:.1f}x), generation {self.run.generation}, in "
             f"{places}{more}>"
         )
-
-
-def collect(
-    records: Iterable[Record], npartitions: int, reachable: Iterable[StoreRef]
-) -> tuple[tuple[StoreRef, ...], PartitionTable]:
-    """Turn records into a manifest's two tables.
-
-    Attempts at one partition may differ: the one with the most copies counts, of several such the first that came.
-    """
-    attempts: list[dict[bytes, dict[str, Record]]] = [{} for _ in range(npartitions)]
-    for record in records:
-        attempts[record.partition].setdefault(record.digest, {}).setdefault(record.store, record)
-    best = [max(copies.values(), key=len) for copies in attempts]
-    refs = {r.id: r for r in reachable}
-    refs |= {store: StoreRef(store, r.root, r.host) for copies in best for store, r in copies.items()}
-    number = {store: n for n, store in enumerate(refs)}
-    rows = []
-    for copies in best:
-        one = next(iter(copies.values()))
-        holders = tuple(sorted(number[store] for store in copies))
-        rows.append(Partition(one.nbytes, one.stored_nbytes, one.digest, holders))
-    return tuple(refs.values()), PartitionTable.of(rows)
 
 
 def local_path(url: str | os.PathLike[str]) -> str | None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from blake3 import blake3
 
 from ckpt_spill.catalog import Manifest
 from ckpt_spill.collections import Prepared
-from ckpt_spill.jobs import Record
+from ckpt_spill.jobs import Record, StoreRef
 from ckpt_spill.replicas import Replication
 from ckpt_spill.store.runs import Run
+from ckpt_spill.table import collect
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +42,19 @@ class Plan:
         token, kind, count = self.wanted.token, self.prepared.kind, len(self.prepared.keys)
         content = json.dumps([1, self.wanted.checkpoint, token, kind, count, shape], sort_keys=True)
         return str(blake3(content.encode()).hexdigest())[:16]
+
+    def intent(self) -> bytes:
+        """Say what is to be written, as JSON, for people and repair."""
+        intent = {
+            "ckpt-spill-run": 1,
+            "id": self.wanted.checkpoint,
+            "token": self.wanted.token,
+            "kind": self.prepared.kind,
+            "npartitions": len(self.prepared.keys),
+            "collection": self.prepared.description,
+            "created": _now(),
+        }
+        return json.dumps(intent).encode()
 
 
 @dataclasses.dataclass
@@ -78,3 +93,36 @@ class Begun:
         if self.result is None:
             there = {r.partition for r in self.records}
             yield from ((n, key) for n, key in enumerate(self.plan.prepared.keys) if n not in there)
+
+    def manifest(self, revision: int, stores: Sequence[StoreRef], *, durable: bool, replicas: int) -> Manifest:
+        """Make the manifest of what is on disk, as it is to be in some stores.
+
+        A checkpoint that is mended stays as it was but for where its partitions are.
+        """
+        refs, table = collect(self.records, len(self.plan.prepared.keys), stores)
+        if self.before:
+            return dataclasses.replace(
+                self.before,
+                durable=durable and self.before.durable,
+                stores=refs,
+                partitions=table,
+                replicas=max(replicas, self.before.replicas),
+                revision=revision,
+            )
+        return Manifest(
+            id=self.plan.wanted.checkpoint,
+            token=self.plan.wanted.token,
+            run=self.run,
+            kind=self.plan.prepared.kind,
+            collection=self.plan.prepared.description,
+            created=_now(),
+            durable=durable,
+            stores=refs,
+            partitions=table,
+            replicas=replicas,
+            revision=revision,
+        )
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="microseconds")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime as dt
-import json
 import logging
 import secrets
 import warnings
@@ -19,8 +17,7 @@ from ckpt_spill.errands import GoneError
 from ckpt_spill.errors import CheckpointExistsError, CkptSpillError, ManifestError, RootError, WriteError
 from ckpt_spill.graph import with_writes
 from ckpt_spill.hosts import Hosts
-from ckpt_spill.jobs import StoreRef, WriteJob
-from ckpt_spill.manifest import collect
+from ckpt_spill.jobs import WriteJob
 from ckpt_spill.plans import Begun, Plan, Wanted
 from ckpt_spill.progress import Progress
 from ckpt_spill.reach import Place, ask, patiently, places_of, presence, several, stores_in_reach
@@ -115,18 +112,9 @@ class Saving:
         generation = next_generation(self.hosts, stores, checkpoint, plan.identity)
         run = Run(checkpoint, generation, plan.identity, secrets.token_hex(4))
         begun.append(Begun(plan, run))
-        intent = {
-            "ckpt-spill-run": 1,
-            "id": checkpoint,
-            "token": plan.wanted.token,
-            "kind": plan.prepared.kind,
-            "npartitions": len(plan.prepared.keys),
-            "collection": plan.prepared.description,
-            "created": _now(),
-        }
-        content = json.dumps(intent).encode()
+        intent = plan.intent()
         writable = {store: place for store, place in stores.items() if store in self._surveyed}
-        found = ask(self.hosts, errands.begin, writable, lambda _, p: (p.store.root, run, content, self.durable))
+        found = ask(self.hosts, errands.begin, writable, lambda _, p: (p.store.root, run, intent, self.durable))
         self._surveyed -= {store for store, records in found.items() if records is None}
         adopted = (r for records in found.values() for r in records or ())
         begun[-1].records = [r for r in adopted if r.partition < len(plan.prepared.keys)]
@@ -281,7 +269,8 @@ class Saving:
         if lost := [f"store {store} ({place})" for store, place in holding.items() if store not in reach]:
             raise GoneError(f"{several(lost)} out of reach")
         places = {store: place for store, place in reach.items() if store in self._surveyed | holding.keys() | known}
-        made = self._manifest(begun, revision, [p.store for p in places.values()])
+        stores = [place.store for place in places.values()]
+        made = begun.manifest(revision, stores, durable=self.durable, replicas=self.replicas)
         commit = Commit(self.hosts, made, places, durable=self.durable)
         useless = commit.again(known) if begun.before else commit.first()
         # Earlier generations may be in stores that this one is not in.
@@ -289,32 +278,6 @@ class Saving:
         sweep(self.hosts, begun.run, [*useless, *others])
         self._flush(made, {n: places[ref.id] for n, ref in enumerate(made.stores)})
         return made
-
-    def _manifest(self, begun: Begun, revision: int, stores: Sequence[StoreRef]) -> Manifest:
-        plan, before = begun.plan, begun.before
-        refs, table = collect(begun.records, len(plan.prepared.keys), stores)
-        if before:
-            return dataclasses.replace(
-                before,
-                durable=self.durable and before.durable,
-                stores=refs,
-                partitions=table,
-                replicas=max(self.replicas, before.replicas),
-                revision=revision,
-            )
-        return Manifest(
-            id=plan.wanted.checkpoint,
-            token=plan.wanted.token,
-            run=begun.run,
-            kind=plan.prepared.kind,
-            collection=plan.prepared.description,
-            created=_now(),
-            durable=self.durable,
-            stores=refs,
-            partitions=table,
-            replicas=self.replicas,
-            revision=revision,
-        )
 
     def winners(self, plans: Sequence[Plan]) -> list[Manifest] | None:
         """After a conflict, give the checkpoints if other runs have made all that is wanted, whole; else None."""
@@ -331,7 +294,3 @@ class Saving:
             self._settle(found)
             made.append(found)
         return made
-
-
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).isoformat(timespec="microseconds")

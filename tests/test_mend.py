@@ -22,9 +22,9 @@ from dask import delayed
 
 import ckpt_spill as cs
 from ckpt_spill.jobs import Record, StoreRef
-from ckpt_spill.manifest import collect
 from ckpt_spill.store.runs import Run
 from ckpt_spill.store.store import Store
+from ckpt_spill.table import collect
 from tests.test_conflicts import between, files_below, manifest_files
 
 N = 10
@@ -330,21 +330,21 @@ class TestStoreOperation:
         store.begin(self.RUN, b"{}")
         other = dataclasses.replace(self.RUN, run="1" * 8)
         later = dataclasses.replace(other, generation=6)
-        assert store.amend(self.RUN, self.manifest(self.RUN, 0), {}, durable=True)
-        assert not store.amend(self.RUN, self.manifest(self.RUN, 0), {}, durable=True)
-        assert store.amend(self.RUN, self.manifest(self.RUN, 2), {}, durable=True)
-        assert not store.amend(self.RUN, self.manifest(self.RUN, 1), {}, durable=True)
-        assert not store.amend(other, self.manifest(other, 9), {}, durable=True)
-        assert not store.amend(self.RUN, self.manifest(self.RUN, 3), {"gone": 1}, durable=True)
-        ((path, content),) = store.manifests("x")
+        assert store.manifests.put(self.RUN, self.manifest(self.RUN, 0), {}, durable=True)
+        assert not store.manifests.put(self.RUN, self.manifest(self.RUN, 0), {}, durable=True)
+        assert store.manifests.put(self.RUN, self.manifest(self.RUN, 2), {}, durable=True)
+        assert not store.manifests.put(self.RUN, self.manifest(self.RUN, 1), {}, durable=True)
+        assert not store.manifests.put(other, self.manifest(other, 9), {}, durable=True)
+        assert not store.manifests.put(self.RUN, self.manifest(self.RUN, 3), {"gone": 1}, durable=True)
+        ((path, content),) = store.manifests.read("x")
         assert content == self.manifest(self.RUN, 2)
         assert os.path.basename(path) == "g00000005.json"
-        store.uncommit(self.RUN, 1)
-        assert store.is_committed(self.RUN)
+        store.manifests.remove(self.RUN, 1)
+        assert store.manifests.is_committed(self.RUN)
         assert store.commit(later, self.manifest(later, 0), {}, durable=True) == [self.RUN]
-        assert not store.amend(self.RUN, self.manifest(self.RUN, 3), {}, durable=True)
-        store.uncommit(self.RUN, 2)
-        assert not store.is_committed(self.RUN)
+        assert not store.manifests.put(self.RUN, self.manifest(self.RUN, 3), {}, durable=True)
+        store.manifests.remove(self.RUN, 2)
+        assert not store.manifests.is_committed(self.RUN)
         assert not files_below(root, "tmp-")
 
     def test_many_amend(self, root):
@@ -355,14 +355,14 @@ class TestStoreOperation:
         told = {}
 
         def amend(n, revision):
-            told[n] = revision, store.amend(self.RUN, self.manifest(self.RUN, revision), {}, durable=False)
+            told[n] = revision, store.manifests.put(self.RUN, self.manifest(self.RUN, revision), {}, durable=False)
 
         threads = [threading.Thread(target=amend, args=(n, n // 4)) for n in range(4, 40)]
         for t in threads:
             t.start()
         for t in threads:
             t.join()
-        ((_, content),) = store.manifests("x")
+        ((_, content),) = store.manifests.read("x")
         assert content == self.manifest(self.RUN, 9)
         won = [revision for revision, true in told.values() if true]
         assert len(won) == len(set(won))
@@ -375,7 +375,7 @@ class TestStoreOperation:
             store.begin(run, b"{}")
             name = "00000000-" + "0" * 16 + ".part"
             Path(store.run_path(run), name).write_bytes(b"1")
-            assert store.amend(run, self.manifest(run, 0), {name: 1}, durable=False)
+            assert store.manifests.put(run, self.manifest(run, 0), {name: 1}, durable=False)
             start = threading.Barrier(2)
 
             def remove(store=store, run=run, start=start):
@@ -386,7 +386,7 @@ class TestStoreOperation:
             thread.start()
             start.wait()
             with contextlib.suppress(cs.ConflictError):  # the store was empty, and went with it
-                store.amend(run, self.manifest(run, 1), {name: 1}, durable=False)
+                store.manifests.put(run, self.manifest(run, 1), {name: 1}, durable=False)
             thread.join()
             assert manifest_files(root) == []
 

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 import ckpt_spill as cs
+from ckpt_spill.store import marker
 from ckpt_spill.store import partition as partition_files
-from ckpt_spill.store import store as store_module
 from ckpt_spill.store.files import TEMPORARY, locked, make_directory, write_atomic, write_errors
+from ckpt_spill.store.layout import MARKER
 from ckpt_spill.store.partition import Identity
 from ckpt_spill.store.preflight import check_root, file_system, too_full
 from ckpt_spill.store.runs import Run, parse_partition_file, partition_file, slug
-from ckpt_spill.store.store import MARKER, Store, find_store
+from ckpt_spill.store.store import Store, find_store
 
 RUN = Run("name", 1, "0" * 16, "0" * 8)
 MANIFEST = json.dumps({"body": {"generation": 1, "identity": RUN.identity, "run": RUN.run}}).encode()
@@ -134,7 +135,7 @@ class TestLinks:
         ):
             with pytest.raises(cs.RootError, match="is a link"):
                 attempt()
-        assert [content for _, content in store.manifests()] == ([MANIFEST] if depth == 2 else [])
+        assert [content for _, content in store.manifests.read()] == ([MANIFEST] if depth == 2 else [])
         assert len(files_below(tmp_path / "elsewhere")) == (1 if depth == 2 else 2)
 
     def test_manifests_are_no_links(self, store, tmp_path):
@@ -142,7 +143,7 @@ class TestLinks:
         store.begin(RUN, b"{}")
         (tmp_path / "m").write_bytes(b"planted")
         os.symlink(tmp_path / "m", os.path.join(os.path.dirname(store.run_path(RUN)), "g00000001.json"))
-        assert list(store.manifests()) == []
+        assert list(store.manifests.read()) == []
 
 
 class TestRuns:
@@ -232,8 +233,8 @@ class TestCommit:
         expected, others = self.write(store, RUN), self.write(store, other)
         assert store.commit(RUN, self.manifest(RUN), expected, durable=True) == [other]
         assert store.commit(other, self.manifest(other), others, durable=True) is None
-        assert store.is_committed(RUN)
-        assert not store.is_committed(other)
+        assert store.manifests.is_committed(RUN)
+        assert not store.manifests.is_committed(other)
 
     def test_late_commits_are_refused(self, store):
         """A run whose generation has come and gone meanwhile does not commit, nor one whose files are gone."""
@@ -243,7 +244,7 @@ class TestCommit:
         assert store.commit(RUN, self.manifest(RUN), expected, durable=False) is None
         store.remove(newer)
         assert store.commit(RUN, self.manifest(RUN), expected | {"00000009-gone.part": 1}, durable=False) is None
-        assert list(store.manifests()) == []
+        assert list(store.manifests.read()) == []
 
     def test_manifests_without_files_are_swept(self, store):
         """What a commit makes useless includes manifests whose directory is gone."""
@@ -252,7 +253,7 @@ class TestCommit:
         newer = Run("name", 2, "0" * 16, "1" * 8)
         assert store.commit(newer, self.manifest(newer), self.write(store, newer), durable=False) == [RUN]
         store.remove(RUN)
-        assert [json.loads(content)["body"]["generation"] for _, content in store.manifests()] == [2]
+        assert [json.loads(content)["body"]["generation"] for _, content in store.manifests.read()] == [2]
 
     def test_odd_entries(self, store):
         """Directories in the place of manifests and files in that of runs are passed over."""
@@ -261,7 +262,7 @@ class TestCommit:
         os.mkdir(os.path.join(directory, "g00000007.json"))
         other = Run("name", 3, "0" * 16, "1" * 8)
         open(os.path.join(directory, other.directory), "w").close()
-        assert list(store.manifests()) == []
+        assert list(store.manifests.read()) == []
         assert store.present(other) == {}
         store.remove(other)
         store.remove(RUN)
@@ -271,7 +272,7 @@ class TestOwners:
     def test_others_stores_are_passed_over(self, store, monkeypatch):
         """A store that another user could have made is none: what is in it may be pickles."""
         logged = []
-        monkeypatch.setattr(store_module.logger, "warning", lambda text, *args: logged.append(text % args))
+        monkeypatch.setattr(marker.logger, "warning", lambda text, *args: logged.append(text % args))
         assert Store.open(store.root) == store
         for path in (store.root, os.path.join(store.root, MARKER)):
             os.chown(path, 12345, -1)

@@ -22,7 +22,7 @@ LAYERS = [
     {"cluster"},
     {"tasks", "reading"},
     {"errands"},
-    {"hosts"},
+    {"hosts", "table"},
     {"manifest"},
     {"graph"},
     {"expr"},
