@@ -15,8 +15,9 @@ import pytest
 from tests.clusters import client, cluster, shared_cluster
 from tests.leaks import nothing_left_behind
 from tests.nodes import nodes
+from tests.notes import notes
 
-__all__ = ["client", "cluster", "nodes", "shared_cluster"]  # fixtures, which pytest finds here
+__all__ = ["client", "cluster", "nodes", "notes", "shared_cluster"]  # fixtures, which pytest finds here
 
 
 def pytest_configure() -> None:

@@ -103,7 +103,7 @@ class Nodes:
             self._start("scheduler", self._private("scheduler"), "scheduler", "--port", "0")
             for i in range(n) if disks is None else disks:
                 self.add(i)
-            self._wait(lambda: self._address is not None, "the scheduler to start")
+            self.wait_until(lambda: self._address is not None, "the scheduler to start")
             self.client = Client(self._address, timeout=DEADLINE)
             # A client that has lost its scheduler keeps the thread of its event loop alive.
             stack.callback(self.client._loop_runner.stop)
@@ -154,20 +154,20 @@ class Nodes:
             shutil.rmtree(lost, ignore_errors=True)  # a writer that is still in it would have it fail
             return not lost.exists()
 
-        self._wait(is_gone, f"the files of node {i} to be removed")
+        self.wait_until(is_gone, f"the files of node {i} to be removed")
 
     # ------------------------------------------------------------------------------------------------------- workers
     def kill_worker(self, i: int, k: int = 0) -> None:
         """Kill -9 worker process k of a node, in order of their starts; its nanny starts another."""
         process = self._workers(i)[k]
         process.kill()
-        self._wait(lambda: process not in self._workers(i), f"a worker of node {i} to die")
+        self.wait_until(lambda: process not in self._workers(i), f"a worker of node {i} to die")
 
     def stop_worker(self, i: int, k: int = 0) -> None:
         """Have worker process k of a node, not its nanny, stand still."""
         process = self._workers(i)[k]
         process.send_signal(signal.SIGSTOP)
-        self._wait(lambda: process.status() == psutil.STATUS_STOPPED, f"a worker of node {i} to stop")
+        self.wait_until(lambda: process.status() == psutil.STATUS_STOPPED, f"a worker of node {i} to stop")
 
     def continue_worker(self, i: int, k: int = 0) -> None:
         """Have a worker that was stopped go on."""
@@ -186,7 +186,18 @@ class Nodes:
             known = set(self._known().values())
             return len(known) == n and known <= self._alive()
 
-        self._wait(are_there, f"{n} workers")
+        self.wait_until(are_there, f"{n} workers")
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for something, but not for ever, nor when a host has ended by itself: then the logs are in the error."""
+        deadline = time.monotonic() + DEADLINE
+        while not condition():
+            ended = [name for name, process in self._hosts.items() if process.poll()]
+            if ended or time.monotonic() > deadline:
+                reason = f"{ended} ended" if ended else f"not within {DEADLINE} s"
+                logs = "\n".join(f"--- {name}\n{self.log(name)[-3000:]}" for name in ended or self._hosts)
+                raise RuntimeError(f"waiting for {what}: {reason}\n{logs}")
+            time.sleep(0.01)
 
     def log(self, host: int | str) -> str:
         """Give what a node, or the "scheduler", has logged."""
@@ -261,16 +272,6 @@ class Nodes:
 
         workers = self.client.run_on_scheduler(running)
         return {address: (int(name.removeprefix("node").split("-")[0]), pid) for address, name, pid in workers}
-
-    def _wait(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + DEADLINE
-        while not condition():
-            ended = [name for name, process in self._hosts.items() if process.poll()]
-            if ended or time.monotonic() > deadline:
-                reason = f"{ended} ended" if ended else f"not within {DEADLINE} s"
-                logs = "\n".join(f"--- {name}\n{self.log(name)[-3000:]}" for name in ended or self._hosts)
-                raise RuntimeError(f"waiting for {what}: {reason}\n{logs}")
-            time.sleep(0.01)
 
 
 def environment(config: Mapping[str, Any]) -> dict[str, str]:

@@ -35,12 +35,6 @@ def little_patience():
         yield
 
 
-@pytest.fixture
-def notes(tmp_path):
-    (tmp_path / "notes").mkdir()
-    return tmp_path / "notes"
-
-
 def note(directory, what):
     """Note on disk, from whatever process, where something ran."""
     Path(directory, f"{what}-{socket.gethostname()}-{os.urandom(8).hex()}").touch()

@@ -25,6 +25,7 @@ from ckpt_spill.jobs import Record, StoreRef
 from ckpt_spill.store.runs import Run
 from ckpt_spill.store.store import Store
 from ckpt_spill.table import collect
+from tests.notes import made, note
 from tests.test_conflicts import between, files_below, manifest_files
 
 N = 10
@@ -42,27 +43,13 @@ def in_this_process():
         yield
 
 
-@pytest.fixture
-def notes(tmp_path):
-    (tmp_path / "notes").mkdir()
-    return str(tmp_path / "notes")
-
-
 def part(i, notes):
-    Path(notes, f"{i}-{os.urandom(8).hex()}").touch()
+    note(notes, i)
     return pd.DataFrame({"i": [i, i], "r": np.random.default_rng(i).random(2)})
 
 
 def source(notes):
     return dd.from_map(part, range(N), notes=notes, meta={"i": int, "r": float})
-
-
-def made(notes):
-    """Numbers of the partitions that were computed since this was asked the last time."""
-    names = os.listdir(notes)
-    for name in names:
-        os.unlink(os.path.join(notes, name))
-    return sorted(int(name.split("-")[0]) for name in names)
 
 
 def part_files(root):

@@ -91,7 +91,7 @@ def test_a_disk_is_wiped_while_it_is_written(nodes):
     (nodes.disk(0) / "a-file").touch()
     writing = nodes.client.submit(write_until, nodes.root, "stop")
     for _ in range(5):
-        nodes._wait((nodes.disk(0) / "directory").exists, "the writer")
+        nodes.wait_until((nodes.disk(0) / "directory").exists, "the writer")
         nodes.wipe(0)
     (nodes.disk(0) / "stop").touch()
     assert writing.result(timeout=60) > 0

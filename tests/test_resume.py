@@ -68,12 +68,6 @@ def wait_for(condition, timeout=60):
 
 
 @pytest.fixture
-def notes(tmp_path):
-    (tmp_path / "notes").mkdir()
-    return tmp_path / "notes"
-
-
-@pytest.fixture
 def root(tmp_path):
     return str(tmp_path / "root")
 

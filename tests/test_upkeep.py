@@ -7,7 +7,6 @@ import subprocess
 import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import dask
 import dask.dataframe as dd
@@ -17,6 +16,7 @@ import pytest
 from distributed.utils_test import captured_logger
 
 import ckpt_spill as cs
+from tests.notes import made, note
 from tests.test_copying import flip
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ ROWS = 20_000
 
 def part(i, notes=None):
     if notes:
-        Path(notes, f"{i}-{os.urandom(8).hex()}").touch()
+        note(notes, i)
     return pd.DataFrame({"i": i, "x": np.random.default_rng(i).random(ROWS)})
 
 
@@ -36,20 +36,6 @@ def source(notes=None):
 
 
 EXPECTED = pd.concat([part(i) for i in range(N)])
-
-
-@pytest.fixture
-def notes(tmp_path):
-    (tmp_path / "notes").mkdir()
-    return str(tmp_path / "notes")
-
-
-def made(notes):
-    """Numbers of the partitions that were computed since this was asked the last time."""
-    names = os.listdir(notes)
-    for name in names:
-        os.unlink(os.path.join(notes, name))
-    return sorted(int(name.split("-")[0]) for name in names)
 
 
 def right(manifest):
@@ -140,7 +126,7 @@ def test_a_node_is_lost_meanwhile(nodes, notes):
     with ThreadPoolExecutor() as pool:
         saving = pool.submit(cs.persist_to_disk, frame, name="x", replicas=2)
         try:
-            nodes._wait(lambda: len(os.listdir(notes)) >= N // 2, "half of the partitions")
+            nodes.wait_until(lambda: len(os.listdir(notes)) >= N // 2, "half of the partitions")
             nodes.kill_node(1, wipe=True)
         finally:
             gate.touch()
