@@ -74,9 +74,9 @@ class Outcome(NamedTuple):
     damaged : dict of str to str
         Stores whose copy is not what it should be, and how that was found.
     missing : dict of str to str
-        Stores that were not seen to have it, by a worker that ought to see them.
+        Stores that do not have it, as a worker found that sees them.
     silent : dict of str to str
-        Workers that did not answer.
+        Workers that could not say, as they did not answer or did not see the store.
     """
 
     record: Record | None
@@ -142,14 +142,14 @@ def fetch(ref: StoreRef, run: Run, copies: Sequence[Copy], durable: bool) -> lis
 
 
 def _fetch(store: Store, run: Run, copy: Copy, silent: dict[str, str], *, durable: bool) -> Outcome:
-    """Make one copy; a peer that once did not answer is not asked again, as that takes long."""
+    """Make one copy; a peer that once could not say is not asked again, as waiting for an answer takes long."""
     outcome = Outcome(None, "", {}, {}, {})
     written = _left_before(store, run, copy, durable=durable)
     for holder, peer, opening in () if written else _candidates(run, copy):
         if peer in silent:
             outcome.silent[peer] = silent[peer]
             continue
-        if holder in outcome.damaged:
+        if holder in outcome.damaged or holder in outcome.missing:
             continue
         try:
             with opening as source:

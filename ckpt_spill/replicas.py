@@ -7,7 +7,6 @@ import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from ckpt_spill import copying
@@ -23,8 +22,6 @@ from ckpt_spill.store.runs import Run
 _BATCH = 256 << 20  # bytes that are asked for at once, which is what may have to be fetched again
 _THREADS = 32
 _ATTEMPTS = 4
-_STRIKES = 2
-"""A copy that was missing so often does not count. At first the worker asked may not have seen the store yet."""
 
 logger = logging.getLogger("ckpt_spill")
 
@@ -80,33 +77,22 @@ class Replication:
         self._hosts, self._run, self._replicas, self._npartitions = hosts, run, replicas, npartitions
         self._roots, self._named, self._durable = roots, list(named), durable
         self._lock = threading.Lock()  # of what follows; nobody is asked anything while it is held
-        self._records: defaultdict[int, list[Record]] = defaultdict(list)
-        self._coming: defaultdict[int, set[str]] = defaultdict(set)
-        self._queues: defaultdict[str, deque[int]] = defaultdict(deque)
-        self._served: set[str] = set()
-        self._seen: set[tuple[str, str]] = set()
-        self._known: dict[str, Known] = {}
-        self._given_up: set[str] = set()
-        self._unfit: dict[str, str] = {}
-        self._strikes: Counter[tuple[bytes, str]] = Counter()
-        self._attempts: Counter[int] = Counter()
-        self._reasons: dict[int, str] = {}
+        self._records: defaultdict[int, list[Record]] = defaultdict(list)  # by partition, of copies sound or not
+        self._coming: defaultdict[int, set[str]] = defaultdict(set)  # stores that are to have a partition
+        self._queues: defaultdict[str, deque[int]] = defaultdict(deque)  # what is not yet on its way to a store
+        self._served: set[str] = set()  # stores that have a thread
+        self._seen: set[tuple[str, str]] = set()  # stores and domains, ever
+        self._known: dict[str, Known] = {}  # stores in reach
+        self._given_up: set[str] = set()  # stores that did not come back
+        self._unfit: dict[str, str] = {}  # stores that refused a copy, and why
+        self._unsound: set[tuple[bytes, str]] = set()  # copies that do not count, by digest and store
+        self._attempts: Counter[int] = Counter()  # at copies of a partition
+        self._reasons: dict[int, str] = {}  # why a partition was not copied, the last time
         self._placement = Placement()
         self._look()
         require_domains({known.domain for known in self._known.values()}, replicas)
         self._threads = ThreadPoolExecutor(_THREADS, "replication")
         self._working: list[Future[None]] = []
-        self._begin(records)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        with self._lock:
-            self._queues.clear()
-        self._threads.shutdown()
-
-    def _begin(self, records: Iterable[Record]) -> None:
         with self._lock:
             for record in records:
                 self._records[record.partition].append(record)
@@ -114,9 +100,17 @@ class Replication:
             for partition in self._records:
                 self._plan(partition, self._still_to_come())
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._queues.clear()
+        self._threads.shutdown()
+
     def add(self, record: Record) -> None:
         """Take the record of a partition that was written, and begin to make its copies."""
-        self._check()
+        self._check(wait=False)
         if record.store not in self._known and record.store not in self._given_up:
             self._look()
         with self._lock:
@@ -138,7 +132,7 @@ class Replication:
             Some have too few and no store can take more.
         """
         while True:
-            self._wait()
+            self._check(wait=True)
             patiently(self._look, lambda _: not self._awaited())
             with self._lock:
                 if lost := self._awaited():
@@ -175,7 +169,7 @@ class Replication:
         """Give the copies of a partition that count, by store: of several attempts at it, that with the most."""
         attempts: dict[bytes, dict[str, Record]] = {}
         for r in self._records[partition]:
-            if r.store in self._known and self._strikes[r.digest, r.store] < _STRIKES:
+            if r.store in self._known and (r.digest, r.store) not in self._unsound:
                 attempts.setdefault(r.digest, {}).setdefault(r.store, r)
         return max(attempts.values(), key=len, default={})
 
@@ -224,15 +218,9 @@ class Replication:
         )
 
     # ------------------------------------------------------------------------------------------ fetching, in threads
-    def _wait(self) -> None:
-        """Wait for all threads; raise what one of them has raised."""
-        working, self._working = self._working, []
-        for future in working:
-            future.result()
-
-    def _check(self) -> None:
-        """Raise what a thread has raised, without waiting."""
-        for future in [f for f in self._working if f.done()]:
+    def _check(self, *, wait: bool) -> None:
+        """Raise what a thread has raised, one that is done, or any after waiting for it."""
+        for future in [f for f in self._working if wait or f.done()]:
             self._working.remove(future)
             future.result()
 
@@ -270,12 +258,11 @@ class Replication:
     def _took(self, store: str, copies: Sequence[Copy], outcomes: Sequence[Outcome]) -> None:
         with self._lock:
             for copy, outcome in zip(copies, outcomes, strict=True):
-                self._strikes.update((copy.digest, holder) for holder in outcome.missing)
-                self._strikes.update({(copy.digest, holder): _STRIKES for holder in outcome.damaged})
+                self._unsound.update((copy.digest, holder) for holder in (*outcome.missing, *outcome.damaged))
                 if outcome.record:
                     self._coming[copy.partition].discard(store)
                     self._records[copy.partition].append(outcome.record)
-                    del self._strikes[copy.digest, store]  # a damaged copy was replaced
+                    self._unsound.discard((copy.digest, store))  # a damaged copy was replaced
                     continue
                 self._drop(store, copy.partition)
                 self._reasons[copy.partition] = outcome.reason()
@@ -301,13 +288,8 @@ class Replication:
 
     def _lose(self, peer: str) -> None:
         """Ask a worker nothing more until all are looked for again; stores that no other sees are out of reach."""
-        for store, known in list(self._known.items()):
-            if peer in known.peers:
-                left = tuple(p for p in known.peers if p != peer)
-                if left:
-                    self._known[store] = known._replace(peers=left)
-                else:
-                    del self._known[store]
+        left = {s: known._replace(peers=tuple(p for p in known.peers if p != peer)) for s, known in self._known.items()}
+        self._known = {store: known for store, known in left.items() if known.peers}
 
     def _drop(self, store: str, partition: int) -> None:
         """Expect a copy no longer."""

@@ -238,6 +238,21 @@ def test_a_peer_is_silent(client, tmp_path):
     assert facts(last) == {"record": last.record, "silent": failed[0].silent}
 
 
+@pytest.mark.parametrize("ever", [True, False])
+def test_a_peer_that_does_not_see_the_store(client, tmp_path, ever):
+    """A peer that does not see the store, or does no longer, cannot say what is in it: no copy counts as missing."""
+    hosts, source, destination = apart(client, tmp_path)
+    copy = unseen(write(tmp_path / "a"), source)
+    if ever:
+        os.rename(tmp_path / "a", tmp_path / "unmounted")
+    else:
+        copy = copy._replace(holders=(Holder(StoreRef("0" * 32, "/nowhere", "elsewhere"), (source,)),))
+    ref = ref_of(Store.create(str(tmp_path / "b")))
+    [[outcome]] = hosts.at(copying.fetch, [(destination, (ref, RUN, [copy], True))])
+    [holder] = copy.holders
+    assert facts(outcome) == {"silent": {source: f"worker {source} does not see store {holder.ref.id}"}}
+
+
 def reset_peak(root):
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")

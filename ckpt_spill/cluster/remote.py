@@ -21,14 +21,17 @@ from ckpt_spill.store.runs import Run
 from ckpt_spill.store.store import Store
 
 RANGE = 8 << 20
+UNSEEN = {"unseen": True}
+"""The answer of a peer that does not see the store, and so cannot say whether the file is there."""
+
 _PATIENCE = 10.0  # seconds for one range
 
 
 class PeerLostError(Exception):
-    """A peer, an address, did not answer. The file may be there."""
+    """A peer, an address, cannot say: it does not answer, or does not see the store. The file may be there."""
 
     def __init__(self, peer: str, reason: str) -> None:
-        super().__init__(f"worker {peer} does not answer: {reason}")
+        super().__init__(f"worker {peer} {reason}")
         self.peer = peer
 
 
@@ -82,9 +85,9 @@ class RemoteFile:
     Raises
     ------
     FileNotFoundError
-        The peer does not have the file.
+        The peer sees the store, and the file is not there or cannot be read.
     PeerLostError
-        It does not answer; also raised when reading.
+        It does not answer, or does not see the store. Both are also raised when reading.
     """
 
     def __init__(self, worker: Any, peer: str, file: FileId) -> None:
@@ -112,9 +115,11 @@ class RemoteFile:
             answer = asking.result(_PATIENCE)
         except (OSError, TimeoutError) as e:  # of which distributed's communication errors are
             asking.cancel()
-            raise PeerLostError(self._peer, repr(e)) from e
+            raise PeerLostError(self._peer, f"does not answer: {e!r}") from e
         if answer is None:
-            raise PeerLostError(self._peer, "it does not have the plugin")
+            raise PeerLostError(self._peer, "does not have the plugin")
+        if answer == UNSEEN:
+            raise PeerLostError(self._peer, f"does not see store {self._file.store}")
         if "missing" in answer:
             raise FileNotFoundError(f"{self.name}: {answer['missing']}")
         return answer
@@ -125,11 +130,13 @@ class RemoteFile:
 
 
 def read_range(store: Store, file: FileId, *, offset: int, length: int) -> dict[str, Any]:
-    """Answer a peer: the size of a partition file, and a range of it as it lies on disk."""
+    """Answer a peer: the size of a partition file, and a range of it as it lies on disk; or why there is none."""
     try:
         with open_regular(store.partition_path(file.run, file.partition, file.digest)) as opened:
             data = np.empty(max(min(length, opened.size - offset), 0), np.uint8)
             count = len(data) if opened.read_into(data, offset) else 0
             return {"size": opened.size, "data": to_serialize(data[:count].data)}
     except (OSError, ValueError) as e:
+        if Store.open(store.root) != store:  # the disk went away since it was looked for
+            return UNSEEN
         return {"missing": os.strerror(e.errno) if isinstance(e, OSError) and e.errno else str(e)}

@@ -17,7 +17,7 @@ from typing import Any
 
 from distributed import WorkerPlugin
 
-from ckpt_spill.cluster.remote import FileId, RemoteFile, read_range
+from ckpt_spill.cluster.remote import UNSEEN, FileId, RemoteFile, read_range
 from ckpt_spill.cluster.scheduler import NAME
 from ckpt_spill.cluster.sight import Seen
 from ckpt_spill.config import Settings, domain
@@ -98,7 +98,7 @@ class Sharing(WorkerPlugin):
         """Give a range of a partition file to a peer; a few at a time, so that little memory is taken."""
         wanted = FileId.unpack(*file)
         if (store := self._stores.get(wanted.store)) is None:
-            return {"missing": f"worker {self._worker.address} does not see store {wanted.store}"}
+            return UNSEEN
         async with self._serving:
             self.counts["served"] += 1
             return await asyncio.to_thread(read_range, store, wanted, offset=offset, length=length)
