@@ -11,17 +11,12 @@ from distributed import Client
 
 from ckpt_spill import errands, upkeep
 from ckpt_spill.config import Roots, default_root, requested_roots
-from ckpt_spill.errors import (
-    CheckpointNotFoundError,
-    ManifestError,
-    RefusedError,
-)
+from ckpt_spill.errors import CheckpointNotFoundError, ManifestError, RefusedError
 from ckpt_spill.hosts import Hosts, connect
 from ckpt_spill.manifest import ManifestData
 from ckpt_spill.placement import check_replicas
 from ckpt_spill.reach import Place, ask, several, stores_in_reach
 from ckpt_spill.store.runs import parse_manifest_file
-from ckpt_spill.upkeep import check
 
 logger = logging.getLogger("ckpt_spill")
 
@@ -67,7 +62,7 @@ class Manifest(ManifestData):
         MissingPartitionError
             Nothing differs, but copies are gone or out of reach; ``partitions`` has the numbers of the partitions.
         """
-        if error := check(connect(client), self).error():
+        if error := upkeep.check(connect(client), self).error():
             raise error
 
     def replicate(self, replicas: int, client: Client | None = None) -> Manifest:
