@@ -228,11 +228,11 @@ class TestLocality:
         m, other = saved(array, da.concatenate, "array"), saved(array, da.concatenate, "other")
         total = pytest.approx(sum(block(n).sum() for n in range(16)))
         with four.client.as_current():
+            slow = cs.rehydrate(other).map_blocks(slowly, 0.3, dtype="f8", meta=block(0, 0)).sum()
+            quick = cs.rehydrate(m).sum()
             queued = four.client.map(slowly, range(200), seconds=0.1, pure=False)
-            patient = four.client.compute(
-                cs.rehydrate(other).map_blocks(slowly, 0.3, dtype="f8", meta=block(0, 0)).sum()
-            )
-            urgent = four.client.compute(cs.rehydrate(m).sum(), priority=10)
+            patient = four.client.compute(slow)
+            urgent = four.client.compute(quick, priority=10)
             assert urgent.result() == total
             assert patient.status == queued[-1].status == "pending"
             assert patient.result() == total

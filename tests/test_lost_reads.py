@@ -24,6 +24,17 @@ def slow_sum(collection, seconds=0.1):
     return collection.map_blocks(slowly, seconds, dtype="f8", meta=block(0, 0)).sum()
 
 
+def slow_sum_until(collection, gate, held):
+    """The same, which takes up the partitions that are held only when the gate is open."""
+
+    def slowly_until(value, block_id):
+        while block_id[0] in held and not gate.exists():
+            time.sleep(0.01)
+        return slowly(value)
+
+    return collection.map_blocks(slowly_until, dtype="f8", meta=block(0, 0)).sum()
+
+
 def total(n):
     return pytest.approx(sum(block(k).sum() for k in range(n)))
 
@@ -40,17 +51,19 @@ def lost(m, host):
 class TestOneCopy:
     """Without replicas."""
 
-    def test_a_node_that_is_killed_is_named(self, nodes):
+    def test_a_node_that_is_killed_is_named(self, nodes, tmp_path):
         """Killed at random moments of the read: the error says which partitions, where they were, and comes in time."""
         with nodes(3, config=STAY | PATIENCE) as cluster:
             m = save(cluster)
             back = cs.rehydrate(m)
+            last = {max(lost(m, f"node{i}")) for i in range(3)}
             for turn in range(ROUNDS):
-                i = 1 + turn % 2
-                future = cluster.client.compute(slow_sum(back))
-                time.sleep(random.uniform(0, 0.6))  # of the 0.8 that it takes
+                i, gate = 1 + turn % 2, tmp_path / f"gate-{turn}"
+                future = cluster.client.compute(slow_sum_until(back, gate, last))
+                time.sleep(random.uniform(0, 1))  # of the 0.8 that the others take
                 start = time.monotonic()
                 cluster.kill_node(i)
+                gate.touch()
                 with pytest.raises(cs.MissingPartitionError, match=f"on host node{i}") as caught:
                     future.result(SECONDS)
                 assert time.monotonic() - start < SECONDS
@@ -212,8 +225,9 @@ class TestPeersThatDoNotAnswer:
             deadline = time.monotonic() + SECONDS
             while not counts(cluster)["fetched"]:
                 assert time.monotonic() < deadline
+            [stopped] = cluster.addresses(0)
             cluster.stop_worker(0)
-            time.sleep(15)
+            cluster.wait_until(lambda: f"worker {stopped} does not answer" in cluster.log(1), "a fetch to be given up")
             assert future.status == "pending"
             cluster.continue_worker(0)
             assert future.result(2 * SECONDS) == total(40)
