@@ -118,14 +118,14 @@ def test_pace_is_a_guess_then_measured_and_grows_while_nothing_happens():
 
 
 @pytest.mark.parametrize(
-    ("wait", "nbytes", "bandwidth", "duration", "pays"),
+    ("wait", "fetch", "work", "pays"),
     [
-        (10.0, 100e6, 100e6, 0.5, True),
-        (4.0, 100e6, 100e6, 0.5, False),  # the store's own workers are there nearly as soon
-        (10.0, 100e6, 10e6, 0.5, False),  # the network is too slow
-        (10.0, 0, 1.0, 6.0, False),  # reading takes longer than waiting
+        (10.0, 1.0, 0.5, True),
+        (2.5, 1.0, 0.5, False),  # the store's own workers are there nearly as soon
+        (10.0, 10.0, 0.5, False),  # the network is too slow
+        (10.0, 0.0, 6.0, False),  # there are two left, and each takes longer than what is to be won
     ],
 )
-def test_help_pays_where_the_file_is_fetched_long_before_its_turn(wait, nbytes, bandwidth, duration, pays):
-    """Measured bandwidths and durations decide, no constant number of partitions."""
-    assert help_pays(wait, nbytes, bandwidth, duration) is pays
+def test_help_pays_where_the_partition_is_done_long_before_its_turn(wait, fetch, work, pays):
+    """Measured bandwidths and intervals decide, no constant number of partitions."""
+    assert help_pays(wait, fetch, work) is pays

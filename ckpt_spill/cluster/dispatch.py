@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Hashable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ckpt_spill.cluster.pace import Average, Pace, help_pays
 from ckpt_spill.cluster.queue import LocalityQueue, Priority
@@ -13,6 +13,15 @@ from ckpt_spill.cluster.sight import Sight
 
 _SILENCE = 10.0  # seconds
 _UNKNOWN_DURATION = 0.5
+
+
+class _Backlog(NamedTuple):
+    """The best of the reads that wait for a store, seconds until all are taken up, and seconds of a thread for each."""
+
+    priority: Priority
+    key: Hashable
+    wait: float
+    work: float
 
 
 class Dispatch:
@@ -108,7 +117,7 @@ class Dispatch:
         best = self.queue.best(stores)
         if not self._has_slot(ws, best[0] if best else None):
             return False
-        if best and not self._is_ahead(ws, best[0]):
+        if best and not self._is_ahead(best[0], stores):
             key = best[1]
             for store in set(self.queue.stores_of(key)).intersection(stores):
                 self._paces[store].taken(time.monotonic())
@@ -130,13 +139,13 @@ class Dispatch:
             return False
         if math.isinf(scheduler.WORKER_SATURATION):
             return True
-        busy = len(ws.processing) - len(ws.long_running)
+        busy = _busy(ws)
         if priority is not None and scheduler.queued and priority < scheduler.queued.peek().priority:
             busy -= sum(not ts.dependencies and ts.priority > priority for ts in ws.processing)
         return bool(busy < max(math.ceil(scheduler.WORKER_SATURATION * ws.nthreads), 1))
 
-    def _is_ahead(self, ws: Any, priority: Priority) -> bool:
-        """Tell whether a read is to be left until others that come before it, in other stores, have been taken up.
+    def _is_ahead(self, priority: Priority, stores: Iterable[str]) -> bool:
+        """Tell whether a read from some stores is to be left until those before it in other stores have been taken up.
 
         Partitions that are next to each other are often wanted together. A worker that runs ahead of those that have
         the others loads what nobody can use yet: in the scheduler's own queue none does. Here it may be as far ahead as
@@ -145,34 +154,40 @@ class Dispatch:
         scheduler, now = self._scheduler, time.monotonic()
         if math.isinf(scheduler.WORKER_SATURATION):
             return False
-        mine = set(self._sight.stores(ws.address))
-        others = [s for s in self.queue.stores() if s not in mine and self._paces[s].goes_on(now)]
+        others = [s for s in self.queue.stores() if s not in stores and self._paces[s].goes_on(now)]
         threads = sum(w.nthreads for w in scheduler.running)
         return bool(self.queue.before(priority, others, threads) >= threads)
 
     def _help(self, ws: Any) -> Hashable | None:
-        """Choose a read of another worker's backlog, where it pays to fetch the partition from there."""
-        chosen, longest = None, 0.0
+        """Choose a read of another worker's backlog for an idle thread, where it pays to fetch the partition there."""
+        if _busy(ws) >= ws.nthreads:
+            return None
         own = set(self._sight.stores(ws.address))
-        own_wait = max((self._wait(store) for store in own if self.queue.depth(store)), default=0.0)
-        for store in self.queue.stores():
-            if store in own or not self.peers(store) or not (best := self.queue.best((store,))):
-                continue
-            key = best[1]
-            wait = self._wait(store) - own_wait
-            bandwidth = self._bandwidth.value or self._scheduler.bandwidth
-            if wait > longest and help_pays(wait, self._nbytes[key], bandwidth, self._duration(key)):
-                chosen, longest = key, wait
+        waiting = ((store, self.queue.best([store])) for store in self.queue.stores())
+        backlogs = {store: self._backlog(store, *best) for store, best in waiting if best}
+        own_wait = max((backlog.wait for store, backlog in backlogs.items() if store in own), default=0.0)
+        bandwidth = self._bandwidth.value or self._scheduler.bandwidth
+        chosen, longest = None, 0.0
+        for store, (priority, key, wait, work) in backlogs.items():
+            longer = wait - own_wait
+            pays = longer > longest and help_pays(longer, self._nbytes[key] / bandwidth, work)
+            if pays and store not in own and self.peers(store) and not self._is_ahead(priority, {store, *own}):
+                chosen, longest = key, longer
         return chosen
 
-    def _wait(self, store: str) -> float:
-        """Estimate how long it takes until a store's workers have taken up all that waits for it, in seconds."""
+    def _backlog(self, store: str, priority: Priority, key: Hashable) -> _Backlog:
+        """Estimate how long it takes until a store's workers have taken up all that waits for it."""
         threads = sum(self._scheduler.workers[w].nthreads for w in self.peers(store)) or 1
-        best = self.queue.best((store,))
-        guess = self._duration(best[1]) / threads if best else 0.0
-        return self._paces[store].wait(self.queue.depth(store), time.monotonic(), guess)
+        pace, guess = self._paces[store], self._duration(key) / threads
+        wait = pace.wait(self.queue.depth(store), time.monotonic(), guess)
+        return _Backlog(priority, key, wait, pace.interval(guess) * threads)
 
     def _duration(self, key: Hashable) -> float:
         """Give the seconds that a read like this one takes, as far as known."""
         average = self._scheduler.tasks[key].prefix.duration_average
         return float(average) if average >= 0 else _UNKNOWN_DURATION
+
+
+def _busy(ws: Any) -> int:
+    """Count the tasks that a worker has been sent and that use its threads."""
+    return len(ws.processing) - len(ws.long_running)

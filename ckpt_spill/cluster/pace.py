@@ -6,7 +6,7 @@ import dataclasses
 
 _WEIGHT = 0.3  # of a new measurement in a moving average
 _STALL = 1.0  # seconds
-_MARGIN = 3.0
+_MARGIN = 2.0
 """Fetching also costs the peer that serves, and a partition loaded out of place costs memory elsewhere."""
 
 
@@ -43,6 +43,10 @@ class Pace:
         """Tell whether reads are taken up about as often as they used to be."""
         return now - self.since < max(_STALL, 4 * (self._interval.value or 0.0))
 
+    def interval(self, guess: float) -> float:
+        """Give the seconds from one read to the next, or a guess for as long as none was measured."""
+        return guess if self._interval.value is None else self._interval.value
+
     def wait(self, depth: int, now: float, guess: float) -> float:
         """Estimate the seconds until the store's own workers have taken up all of the reads that wait.
 
@@ -56,22 +60,19 @@ class Pace:
         guess : float
             Seconds for each, for as long as none was measured.
         """
-        interval = guess if self._interval.value is None else self._interval.value
-        return max(depth * interval, now - self.since)
+        return max(depth * self.interval(guess), now - self.since)
 
 
-def help_pays(wait: float, nbytes: int, bandwidth: float, duration: float) -> bool:
-    """Tell whether another worker would have fetched and read a partition well before its own workers came to the last.
+def help_pays(wait: float, fetch: float, work: float) -> bool:
+    """Tell whether an idle thread would be done with a partition well before its own workers came to their last.
 
     Parameters
     ----------
     wait : float
-        Seconds, from ``Pace.wait``, by which the backlog is longer than what the other worker has of its own.
-    nbytes : int
-        Of the partition file.
-    bandwidth : float
-        Between workers, in bytes per second.
-    duration : float
-        Seconds that a read takes.
+        Seconds, from ``Pace.wait``, by which the backlog is longer than what the idle thread's worker has of its own.
+    fetch : float
+        Seconds to get the partition there.
+    work : float
+        Seconds for which a partition occupies a thread: the read, and what follows from it before the next read.
     """
-    return wait > _MARGIN * (nbytes / bandwidth + duration)
+    return wait > _MARGIN * (fetch + work)
