@@ -24,6 +24,7 @@ from ckpt_spill.store.runs import Run
 from tests.clusters import VALIDATE
 
 TOO_LARGE = 1 << 60  # to be fetched by a worker that does not see it
+HERE = "127.0.0.1"
 LIMIT = 60  # seconds, for all that a test does, which should take one or two
 
 
@@ -32,11 +33,11 @@ async def steered(*stores, nthreads=1):
     """A scheduler with the plugin, a worker for each store, which has its name, and a client."""
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(dask.config.set(VALIDATE))
-        scheduler = await stack.enter_async_context(Scheduler(port=0, dashboard_address=":0"))
+        scheduler = await stack.enter_async_context(Scheduler(host=HERE, port=0, dashboard_address=":0"))
         await dask_setup(scheduler)
         workers = []
         for store in stores:
-            starting = Worker(scheduler.address, name=store, nthreads=nthreads, memory_limit=0)
+            starting = Worker(scheduler.address, host=HERE, name=store, nthreads=nthreads, memory_limit=0)
             workers.append(await stack.enter_async_context(starting))
             workers[-1].handlers["ckpt_spill_look"] = says(store)
         assert await scheduler.handlers["ckpt_spill_look"]([])
