@@ -145,3 +145,25 @@ def test_the_only_worker_that_sees_what_is_waited_for_is_not_retired():
             assert "a" in scheduler.workers_to_close(target=0, attribute="name")
 
     asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+def test_of_several_workers_that_see_what_is_waited_for_one_is_not_retired():
+    """Two workers see the same store and are paused; scaled down to none, the cluster keeps one of them."""
+
+    async def main():
+        async with steered("a", "b", "c") as (scheduler, [a, b, _], client):
+            b.handlers["ckpt_spill_look"] = says("a")
+            assert await scheduler.handlers["ckpt_spill_look"]([])
+            for worker in (a, b):
+                worker.status = Status.paused
+            await until(lambda: len(scheduler.running) == 1)
+            [future] = reads(client, "a", {})
+            await until(lambda: [ts.state for ts in scheduler.tasks.values()].count("no-worker") == 1)
+            closing = scheduler.workers_to_close(target=0, attribute="name")
+            assert len(closing) == 2
+            assert "c" in closing
+            for worker in (a, b):
+                worker.status = Status.running
+            assert await future == 0
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))

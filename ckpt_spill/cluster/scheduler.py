@@ -101,9 +101,13 @@ class Steering(SchedulerPlugin):
         self._dispatch.kick()
 
     def valid_workers_downscaling(self, scheduler: Any, workers: list[Any]) -> list[Any]:
-        """Keep an adaptive cluster from retiring the only worker that sees something that is waited for."""
-        needed = {tuple(self._sight.workers(store)) for store in self._dispatch.queue.stores()}
-        return [ws for ws in workers if (ws.address,) not in needed]
+        """Keep an adaptive cluster from retiring all workers that see something that is waited for."""
+        closing, kept = {ws.address for ws in workers}, set[str]()
+        for store in self._dispatch.queue.stores():
+            seeing = set(self._sight.workers(store))
+            if seeing and seeing <= closing and seeing.isdisjoint(kept):
+                kept.add(min(seeing))
+        return [ws for ws in workers if ws.address not in kept]
 
     async def sources(
         self,
