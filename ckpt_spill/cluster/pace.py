@@ -6,7 +6,7 @@ import dataclasses
 
 _WEIGHT = 0.3  # of a new measurement in a moving average
 _STALL = 1.0  # seconds
-_MARGIN = 2.0
+_MARGIN = 2.5
 """Fetching also costs the peer that serves, and a partition loaded out of place costs memory elsewhere."""
 
 
