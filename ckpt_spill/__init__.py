@@ -19,6 +19,7 @@ from ckpt_spill.errors import (
 )
 from ckpt_spill.persist import persist_to_disk
 from ckpt_spill.rehydrate import checkpoint, rehydrate
+from ckpt_spill.spill.options import device_spill, host_spill
 
 __all__ = [
     "CheckpointExistsError",
@@ -37,6 +38,8 @@ __all__ = [
     "UnsupportedCollectionError",
     "WriteError",
     "checkpoint",
+    "device_spill",
+    "host_spill",
     "list_checkpoints",
     "persist_to_disk",
     "rehydrate",

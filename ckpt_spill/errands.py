@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from dask.typing import Key
+
 from ckpt_spill.errors import CkptSpillError, CorruptPartitionError, DiskFullError, MissingPartitionError
-from ckpt_spill.here import scratch_here, settings_here
+from ckpt_spill.here import scratch_here, settings_here, this_worker
 from ckpt_spill.jobs import Record, StoreRef
 from ckpt_spill.ongoing import abandon
+from ckpt_spill.spill.tier import DiskTier
 from ckpt_spill.store import partition as partition_files
 from ckpt_spill.store.partition import Identity
 from ckpt_spill.store.preflight import check_root, too_full
@@ -18,6 +22,8 @@ from ckpt_spill.store.store import Store
 from ckpt_spill.tasks import record_of
 
 _PATIENCE = 30  # seconds
+
+logger = logging.getLogger("ckpt_spill")
 
 
 class GoneError(CkptSpillError):
@@ -91,6 +97,36 @@ def begin(root: str, run: Run, intent: bytes, durable: bool) -> list[Record] | N
         return None
     adopted = store.adopt(run, threads=settings.threads, durable=durable)
     return [record_of(run, n, store, written) for n, written in adopted]
+
+
+def on_disk(held: Mapping[int, Key]) -> list[int]:
+    """Give those of some partitions, held in memory under these keys, that are on the disk tier of this worker."""
+    tier = _tier_here()
+    return [n for n, key in held.items() if tier.whole_file(key)] if tier else []
+
+
+def take(run: Run, held: Mapping[int, Key], roots: tuple[str, ...] | None, durable: bool) -> list[Record]:  # noqa: FBT001
+    """Make partitions of what is on the disk tier of this worker, by links; give what that worked for.
+
+    What has left the disk meanwhile, or cannot be taken for any other reason, has to be written.
+    """
+    records, tier, settings = [], _tier_here(), settings_here(roots)
+    for partition, key in held.items():
+        if tier and (file := tier.whole_file(key)):
+            root = file.store.root if file.store.root in settings.roots else settings.roots[0]
+            try:
+                store = Store.create(root)
+                written = store.take(run, partition, file.path, file.digest, durable=durable)
+            except (CkptSpillError, OSError) as e:
+                logger.info("partition %d is written: %s cannot be taken: %s", partition, file.path, e)
+            else:
+                records.append(record_of(run, partition, store, written))
+    return records
+
+
+def _tier_here() -> DiskTier | None:
+    worker = this_worker()
+    return getattr(worker.data, "tier", None) if worker else None
 
 
 def salvage(root: str, run: Run, partitions: frozenset[int], durable: bool) -> list[Record]:  # noqa: FBT001

@@ -92,6 +92,12 @@ def with_writes(graph: Graph, targets: Mapping[Any, tuple[Any, int, WriteJob]]) 
     return needed
 
 
+def held_key(graph: Graph, key: Any) -> Any:
+    """Give the key of a value that a cluster holds already, and gives under another key; None for what a task makes."""
+    held = _resolve(graph, key)
+    return None if held in graph else held
+
+
 def _resolve(graph: Graph, key: Any) -> Any:
     while isinstance(node := graph.get(key), Alias):
         key = node.target

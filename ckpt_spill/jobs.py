@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ckpt_spill.store.partition import CodecName
 from ckpt_spill.store.runs import Run
@@ -62,3 +62,9 @@ class ReadJob:
     stores: tuple[StoreRef, ...]
     columns: tuple[Hashable, ...] | None
     nbytes: int
+
+
+def is_read(spec: Any) -> bool:
+    """Tell whether a task, by its specification, is the read of a partition and nothing more."""
+    args: tuple[Any, ...] = getattr(spec, "args", ())
+    return bool(args) and type(args[0]) is ReadJob

@@ -10,6 +10,7 @@ from typing import Any
 
 from distributed import Reschedule
 
+from ckpt_spill.clean import CleanFile, note_clean
 from ckpt_spill.cluster.remote import FileId, PeerLostError, RemoteFile
 from ckpt_spill.cluster.worker import sharing
 from ckpt_spill.errors import MissingPartitionError, ReadError
@@ -66,7 +67,7 @@ class Reading:
         for candidates in (self._here, self._from_peers):
             for store, opening in candidates():
                 try:
-                    return self._read(opening())
+                    return self._read(store, opening())
                 except PeerLostError as e:
                     self._silent.append(e.peer)
                     logger.warning("%s: %s", self._what(), e)
@@ -77,17 +78,15 @@ class Reading:
             raise Reschedule
         raise self._error()
 
-    def _read(self, source: str | RemoteFile) -> Any:
-        job = self._job
-        value = partition_files.read(
-            source,
-            Identity(job.run.checkpoint, job.run.generation, self._partition),
-            self._digest,
-            columns=job.columns,
-            threads=self._settings.threads,
-        )
+    def _read(self, store: str, source: str | RemoteFile) -> Any:
+        columns = self._job.columns
+        identity = Identity(self._job.run.checkpoint, self._job.run.generation, self._partition)
+        threads = self._settings.threads
+        value = partition_files.read(source, identity, self._digest, columns=columns, threads=threads)
         if self._sharing:
             self._sharing.count(source)
+        if isinstance(source, str) and (seen := self._seen[store]):
+            note_clean(this_worker(), CleanFile(seen, source, identity, self._digest, columns))
         return value
 
     # ------------------------------------------------------------------------------------------------- candidates

@@ -19,7 +19,8 @@ LAYERS = [
     {"config"},
     {"store"},
     {"jobs", "ongoing", "here"},
-    {"cluster"},
+    {"clean"},
+    {"cluster", "spill"},
     {"tasks", "reading"},
     {"errands"},
     {"hosts", "table"},
@@ -44,7 +45,7 @@ def test_public_names():
         "CkptSpill Refused UnsupportedCollection Root CheckpointExists CheckpointNotFound Manifest Write DiskFull "
         "Unserializable Conflict Read CorruptPartition MissingPartition"
     )
-    functions = ["persist_to_disk", "rehydrate", "checkpoint", "list_checkpoints"]
+    functions = ["persist_to_disk", "rehydrate", "checkpoint", "list_checkpoints", "host_spill", "device_spill"]
     assert set(cs.__all__) == {f"{name}Error" for name in errors.split()} | {*functions, "Manifest"}
     assert all(getattr(cs, name).__doc__ for name in cs.__all__)
 
@@ -62,6 +63,8 @@ def test_public_names():
         (cs.rehydrate, "manifest, *, columns=None, root=None, missing='error', source=None, client=None"),
         (cs.checkpoint, "collection, name, **kwargs"),
         (cs.list_checkpoints, "root=None, client=None"),
+        (cs.host_spill, "root=None, *, memory_limit=None, codec='auto'"),
+        (cs.device_spill, "root=None, *, device_memory_limit='default', memory_limit=None, codec='auto'"),
         (cs.Manifest.verify, "self, client=None"),
         (cs.Manifest.delete, "self, client=None"),
         (cs.Manifest.replicate, "self, replicas, client=None"),
@@ -109,12 +112,13 @@ def test_errors_pickle(error):
 def test_imports_point_down():
     """No module imports one that is above it or beside it."""
     height = {name: n for n, layer in enumerate(LAYERS) for name in layer}
-    modules = {p.stem for p in PACKAGE.glob("*.py")} | {"store", "cluster"}
+    parts = {"store", "cluster", "spill"}
+    modules = {p.stem for p in PACKAGE.glob("*.py")} | parts
     assert modules == height.keys()
     for path in PACKAGE.rglob("*.py"):
         own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
         for imported in imports(path):
-            inside = own == imported and own in ("store", "cluster")
+            inside = own == imported and own in parts
             assert inside or height[imported] < height[own], f"{path} imports {imported}"
 
 

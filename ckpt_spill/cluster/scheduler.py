@@ -30,7 +30,7 @@ from ckpt_spill.cluster.dispatch import Dispatch
 from ckpt_spill.cluster.lookout import Lookout
 from ckpt_spill.cluster.losses import lost_partitions
 from ckpt_spill.config import patience
-from ckpt_spill.jobs import ReadJob
+from ckpt_spill.jobs import ReadJob, is_read
 
 NAME = "ckpt-spill"
 HELD = frozenset({"ckpt-spill://held-for-a-worker-that-sees-the-file"})
@@ -52,10 +52,9 @@ class Read(NamedTuple):
     @classmethod
     def of(cls, spec: Any) -> Read | None:
         """Recognise a task that reads a partition; None for other tasks."""
-        args = getattr(spec, "args", None)
-        if not args or type(args[0]) is not ReadJob:
+        if not is_read(spec):
             return None
-        job, partition, _, holders = args
+        job, partition, _, holders = spec.args
         return cls(partition, job, tuple(job.stores[h].id for h in holders))
 
 

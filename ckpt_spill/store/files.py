@@ -166,7 +166,7 @@ def locked(path: str, *, exclusive: bool) -> Iterator[bool]:
         except OSError:
             yield False
         else:
-            yield _is_at(path, fd)
+            yield is_at(path, fd)
     finally:
         fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough where a child was forked meanwhile
         os.close(fd)
@@ -178,7 +178,7 @@ def held(path: str) -> Iterator[bytes | None]:
     while (fd := _open_regular(path)) is not None:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            if _is_at(path, fd):
+            if is_at(path, fd):
                 with os.fdopen(os.dup(fd), "rb") as file:
                     yield file.read()
                 return
@@ -188,7 +188,7 @@ def held(path: str) -> Iterator[bytes | None]:
     yield None
 
 
-def _is_at(path: str, fd: int) -> bool:
+def is_at(path: str, fd: int) -> bool:
     """Tell whether a file still has its name: it may have been removed or replaced before its lock was ours."""
     try:
         return os.path.samestat(os.fstat(fd), os.lstat(path))

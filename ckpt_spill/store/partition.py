@@ -143,7 +143,7 @@ def read(
     path : path-like or Source
         Links are not followed.
     identity : Identity
-        The partition that has to be in the file.
+        The partition that has to be in the file, where there is no digest: that says more.
     digest : bytes or None
         `Written.digest`. Without it damage is found, but not a forgery.
     columns : sequence, optional
@@ -215,7 +215,7 @@ def _read_footer(file: Source, identity: Identity | None, digest: bytes | None) 
     if digest is not None and actual != digest:
         raise footer.FormatError("has a footer that is not the one the manifest tells of")
     found = footer.unpack(packed, size)
-    if identity is not None and found.identity != identity:
+    if digest is None and identity is not None and found.identity != identity:
         raise footer.FormatError(f"is {found.identity}, where {identity} should be")
     return found, actual
 

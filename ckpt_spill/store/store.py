@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
+import shutil
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 from ckpt_spill.errors import ConflictError, ReadError
@@ -23,8 +25,10 @@ from ckpt_spill.store.files import (
 )
 from ckpt_spill.store.layout import INTENT, checkpoint_path, manifest_path, names_in, run_path, sizes_in
 from ckpt_spill.store.manifests import Manifests
-from ckpt_spill.store.partition import Identity, Written, verify
+from ckpt_spill.store.partition import Identity, Written, read_footer, verify
 from ckpt_spill.store.runs import Run, parse_partition_file, partition_file
+
+_NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +78,40 @@ class Store:
                 written = write(fd)
                 os.rename(name, os.path.join(directory, partition_file(partition, written.digest)))
         return written
+
+    def take(self, run: Run, partition: int, path: str, digest: bytes, *, durable: bool) -> Written:
+        """Give a partition file that lies elsewhere a name in a run, by a hard link, or copy it where that cannot be.
+
+        Parameters
+        ----------
+        run : Run
+        partition : int
+        path : str
+            Who has the file may remove it at any time, but not change it.
+        digest : bytes
+            Of its footer.
+        durable : bool
+            Whether its data has to be on the disk when this returns.
+
+        Raises
+        ------
+        ReadError
+            It is not the file that the digest says.
+        OSError, WriteError
+            It is gone, or could not be copied. Nothing of it stays.
+        """
+        directory, target = self.run_path(run), self.partition_path(run, partition, digest)
+        with write_errors(directory, os.stat(path).st_size):
+            make_directory(directory)
+            _link_or_copy(path, target)
+            if durable:
+                sync_file(target)
+        try:
+            nbytes = read_footer(target, None, digest).nbytes
+        except ReadError:
+            _unlink_ours(directory, os.path.basename(target))
+            raise
+        return Written(nbytes, os.stat(target).st_size, digest)
 
     def adopt(self, run: Run, *, threads: int, durable: bool) -> Iterator[tuple[int, Written]]:
         """Take over the verified partitions of unfinished runs of the same content, by hard link.
@@ -210,6 +248,23 @@ def find_store(store: str, roots: Iterable[str]) -> Store | None:
     """Open the first of several directories that is the store of this id."""
     candidates = filter(None, map(Store.open, dict.fromkeys(roots)))
     return next((s for s in candidates if s.id == store), None)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    """Give a file a second name, or what is in it, where it cannot have another name."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return
+    except OSError as e:
+        if e.errno not in _NO_LINK:
+            raise
+    else:
+        return
+    with open(source, "rb") as file, temporary(os.path.dirname(target)) as (fd, name):
+        with os.fdopen(os.dup(fd), "wb") as out:
+            shutil.copyfileobj(file, out, 1 << 20)
+        os.rename(name, target)
 
 
 def _unlink_ours(directory: str, name: str) -> None:

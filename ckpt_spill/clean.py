@@ -1,0 +1,48 @@
+"""Which keys in a worker's memory hold just what a file of a checkpoint holds: evicting them need not write."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+from ckpt_spill.jobs import is_read
+from ckpt_spill.store.partition import Identity
+from ckpt_spill.store.store import Store
+
+
+class CleanFile(NamedTuple):
+    """A partition file, and what of it is the value.
+
+    Attributes
+    ----------
+    store : Store
+        In which it lies.
+    path : str
+    identity : Identity
+        The partition that has to be in it.
+    digest : bytes
+        BLAKE3 of its footer.
+    columns : tuple or None
+        Labels of the columns that the value has; None for everything.
+    """
+
+    store: Store
+    path: str
+    identity: Identity
+    digest: bytes
+    columns: tuple[Hashable, ...] | None
+
+
+def note_clean(worker: Any, file: CleanFile) -> None:
+    """Note that what this thread's task gives is what is in a file, if the worker's memory has a use for that.
+
+    By the task's key: dask takes values for immutable, and a read's key for its content. A read inside of another task
+    is not noted.
+    """
+    clean = getattr(worker and worker.data, "clean", None)
+    if clean is None:
+        return
+    key = worker.get_current_task()
+    task = worker.state.tasks.get(key)
+    if task and is_read(task.run_spec):
+        clean[key] = file

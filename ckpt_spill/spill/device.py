@@ -1,0 +1,131 @@
+"""Device memory of a worker on top of host memory on top of the store: dask-cuda's ``DeviceHostFile`` over a store.
+
+As a preload of ``dask cuda worker``: ``--preload ckpt_spill.spill.device``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sized
+from typing import Any
+
+from dask.typing import Key
+from dask_cuda.device_host_file import DeviceHostFile
+from dask_cuda.is_device_object import is_device_object
+from dask_cuda.is_spillable_object import is_spillable_object
+from distributed.spill import SpilledSize
+
+from ckpt_spill.clean import CleanFile
+from ckpt_spill.spill.host import HostSpill, limit_of, open_tier, replace_memory, target_of
+from ckpt_spill.spill.tier import DiskTier
+
+
+class DeviceSpill(DeviceHostFile):  # type: ignore[misc]
+    """Worker memory that evicts from the device to the host, and from the host to partition files in a store.
+
+    Unlike its base it evicts what cuDF spills itself, too, as it would otherwise never leave host memory; counts and
+    lists all keys, also without a limit for the device; finds a key without reading its value; and does not keep an
+    older value of a key that is set to one of another kind.
+
+    Parameters
+    ----------
+    worker_local_directory : str
+    tier : DiskTier
+    device_memory_limit : int or None
+        Bytes on the device at most; None for no limit.
+    target : int or None
+        Bytes of managed memory on the host to keep at most, as for ``HostSpill``.
+
+    See Also
+    --------
+    ckpt_spill.device_spill : Makes it for a cluster.
+    """
+
+    def __init__(
+        self, worker_local_directory: str, *, tier: DiskTier, device_memory_limit: int | None, target: int | None
+    ) -> None:
+        super().__init__(worker_local_directory, device_memory_limit=device_memory_limit, memory_limit=None)
+        self.tier = self.disk = self.slow = tier
+        self.host_buffer = HostSpill(tier, sys.maxsize if target is None else target)
+        self.host = self.host_buffer.fast.d
+        self.device_host_func.d = self.host_buffer
+        self.others = HostSpill(tier, sys.maxsize)
+        self.fast = _Sizes(self.host_buffer.fast, self.others.fast)
+        self._limited = device_memory_limit is not None
+        self._find_target = target is None
+
+    # --------------------------------------------------------------------------------------------------- a mapping
+    def __setitem__(self, key: Key, value: object) -> None:
+        if self._find_target:
+            self._find_target = False
+            if limit := limit_of(self):
+                self.host_buffer.n = target_of(limit)
+        if key in self:
+            del self[key]
+        if is_spillable_object(value) or is_device_object(value):
+            self.tier.clean.pop(key, None)  # a file gives a value on the host
+        super().__setitem__(key, value)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.device_keys or key in self.host_buffer or key in self.others
+
+    def __iter__(self) -> Iterator[Key]:
+        # A limited buffer of the device has that of the host below it.
+        host = () if self._limited else self.host_buffer
+        return itertools.chain(self.device_buffer, host, self.others)
+
+    def __len__(self) -> int:
+        return sum(map(len, (self.device_buffer, () if self._limited else self.host_buffer, self.others)))
+
+    def close(self) -> None:
+        """Remove all files."""
+        self.tier.close()
+
+    # ---------------------------------------------------------------------------------- as distributed's SpillBuffer
+    def evict(self) -> int:
+        """Move what was not used for longest from the host to disk; after that, what cuDF manages. Never raises.
+
+        Returns
+        -------
+        int
+            Its bytes in memory; -1 where nothing could be evicted. The reason is logged.
+        """
+        for buffer in (self.host_buffer, self.others):
+            if buffer.fast and (weight := buffer.evict()) != -1:
+                return weight
+        return -1
+
+    @property
+    def clean(self) -> dict[Key, CleanFile]:
+        """By key, files that hold just what the value is."""
+        return self.tier.clean
+
+    @property
+    def spilled_total(self) -> SpilledSize:
+        """Bytes of what is on disk: in memory, and there."""
+        return self.tier.total_weight
+
+    @property
+    def cumulative_metrics(self) -> Mapping[tuple[str, str], float]:
+        """What was read and written so far, by label and unit."""
+        return Counter(self.host_buffer.cumulative_metrics) + Counter(self.others.cumulative_metrics)
+
+
+class _Sizes:
+    """The length of several mappings together."""
+
+    def __init__(self, *parts: Sized) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+
+async def dask_setup(worker: Any) -> None:
+    """Preload. Limits are those that ``dask cuda worker`` was started with."""
+    limit = getattr(getattr(worker.data, "device_buffer", None), "n", None)
+    directory = worker.local_directory
+    tier = open_tier(directory, None, "auto")
+    replace_memory(worker, DeviceSpill(directory, tier=tier, device_memory_limit=limit, target=None))

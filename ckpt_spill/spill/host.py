@@ -1,0 +1,181 @@
+"""Host memory of a worker on top of the store: dask's ``SpillBuffer`` with another disk tier.
+
+As a preload of ``dask worker``: ``--preload ckpt_spill.spill.host``.
+
+What is used of distributed beyond its documented interface: what ``SpillBuffer`` is made of (its ``slow`` is a
+``zict.Cache`` around what tells ``total_weight``), ``Worker._instances``, and, in the preload, that a worker has its
+memory in two places.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+import dask
+import zict
+from dask.typing import Key
+from dask.utils import parse_bytes
+from distributed import Worker
+from distributed.sizeof import safe_sizeof
+from distributed.spill import SpillBuffer
+from zict.common import nodefault
+
+from ckpt_spill.clean import CleanFile
+from ckpt_spill.config import Settings
+from ckpt_spill.errors import RootError
+from ckpt_spill.spill.area import SpillArea
+from ckpt_spill.spill.tier import DiskTier
+from ckpt_spill.store.partition import CodecName
+from ckpt_spill.store.preflight import check_root
+
+logger = logging.getLogger("ckpt_spill")
+
+
+class CleanFirst(zict.LRU[Key, object]):
+    """Evicts what need not be written before what has to be; of each, what was not used for longest.
+
+    Parameters
+    ----------
+    clean : mapping
+        Keys of what need not be written; kept by others.
+    """
+
+    def __init__(self, *args: Any, clean: Mapping[Key, object], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._clean = clean
+
+    def evict(self, key: Any = nodefault) -> Any:
+        """Evict a key, or the one that is next."""
+        if key is nodefault and self._clean and not self.heavy:
+            with self.lock:
+                key = next((k for k in self.order if k in self._clean), nodefault)
+        return super().evict(key)
+
+
+class HostSpill(SpillBuffer):
+    """Worker memory that evicts what was not used for longest to partition files in a store.
+
+    Parameters
+    ----------
+    tier : DiskTier
+    target : int or None
+        Bytes of managed memory to keep at most. None: dask's fraction ``target`` of the limit of the worker whose
+        memory this is.
+
+    See Also
+    --------
+    ckpt_spill.host_spill : Makes it for a cluster.
+    """
+
+    def __init__(self, tier: DiskTier, target: int | None) -> None:
+        # Not SpillBuffer's own, which makes a disk tier.
+        limit = sys.maxsize if target is None else target
+        zict.Buffer.__init__(self, fast={}, slow=zict.Cache(tier, zict.WeakValueMapping()), n=limit, weight=_sizeof)
+        hooks = {"on_evict": [self.fast_to_slow], "on_cancel_evict": [self._cancel_evict]}
+        self.fast = CleanFirst(limit, {}, weight=_sizeof, clean=tier.clean, **hooks)
+        self.logged_pickle_errors = set()
+        self.cumulative_metrics = defaultdict(float)
+        self.tier = tier
+        self._find_target = target is None
+
+    @property
+    def clean(self) -> dict[Key, CleanFile]:
+        """By key, files that hold just what the value is."""
+        return self.tier.clean
+
+    def __setitem__(self, key: Key, value: object) -> None:
+        """Keep a value in memory, or, where it is larger than all of the target, on disk.
+
+        As with ``SpillBuffer`` nothing is lost: what cannot be evicted stays in memory, and is logged.
+
+        Raises
+        ------
+        Exception
+            The value is larger than the target and cannot be serialised. The key has been forgotten.
+        """
+        if self._find_target:
+            self._find_target = False
+            if limit := limit_of(self):
+                self.n = target_of(limit)
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: Key) -> None:
+        super().__delitem__(key)
+        self.tier.clean.pop(key, None)
+
+    def evict(self) -> int:
+        """Move what was not used for longest to disk. Never raises.
+
+        Returns
+        -------
+        int
+            Its bytes in memory; -1 where it stays in memory, or there is nothing to evict. The reason is logged.
+        """
+        try:
+            return super().evict()
+        except Exception:
+            logger.exception("nothing could be evicted from memory")
+            return -1
+
+    def close(self) -> None:
+        """Remove all files."""
+        super().close()
+        self.tier.close()
+
+
+def open_tier(worker_local_directory: str, roots: tuple[str, ...] | None, codec: CodecName) -> DiskTier:
+    """Make the disk tier of a worker, in its process.
+
+    Raises
+    ------
+    RootError
+        A root cannot be used; the message says why.
+    """
+    settings = Settings.here(roots)
+    areas, problems = [], []
+    for root in settings.roots:
+        store, found, _ = check_root(root, scratch=[os.path.dirname(worker_local_directory)])
+        problems += [f"{root}: {problem}" for problem in found]
+        if store:
+            areas.append(SpillArea(store))
+    if problems:
+        raise RootError("cannot spill here:\n  " + "\n  ".join(problems), problems=problems)
+    max_spill = dask.config.get("distributed.worker.memory.max-spill")
+    max_weight = False if max_spill is False else parse_bytes(max_spill)
+    return DiskTier(areas, codec=codec, max_weight=max_weight, threads=settings.threads)
+
+
+def target_of(memory_limit: int) -> int:
+    """Give the bytes of managed memory to keep at most, by dask's configuration."""
+    fraction = dask.config.get("distributed.worker.memory.target")
+    return int(memory_limit * fraction) if fraction else sys.maxsize
+
+
+def _sizeof(key: Key, value: object) -> int:  # noqa: ARG001
+    return safe_sizeof(value)
+
+
+def limit_of(data: object) -> int | None:
+    """Give the memory limit of the worker whose memory this is, in bytes; None where it has none."""
+    for worker in Worker._instances:  # noqa: SLF001
+        manager = getattr(worker, "memory_manager", None)
+        if manager is not None and manager.data is data:
+            return manager.memory_limit or None
+    return None
+
+
+def replace_memory(worker: Any, data: MutableMapping[Key, object]) -> None:
+    """Give a worker that has just been made another memory."""
+    if worker.data:
+        raise RuntimeError(f"worker {worker.address} has data already; its memory cannot be replaced")
+    worker.memory_manager.data = worker.state.data = data
+
+
+async def dask_setup(worker: Any) -> None:
+    """Preload."""
+    replace_memory(worker, HostSpill(open_tier(worker.local_directory, None, "auto"), None))

@@ -1,0 +1,245 @@
+"""The disk tier: a mapping of task keys to values in partition files."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import logging
+import math
+import os
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from dask.typing import Key
+from distributed.metrics import context_meter
+from distributed.protocol.serialize import deserialize_bytes, serialize_bytelist
+from distributed.sizeof import safe_sizeof
+from distributed.spill import MaxSpillExceeded, PickleError, SpilledSize
+
+from ckpt_spill.clean import CleanFile
+from ckpt_spill.errors import ReadError, UnserializableError
+from ckpt_spill.spill.area import SpillArea
+from ckpt_spill.store import partition as partition_files
+from ckpt_spill.store.codecs import Bytes
+from ckpt_spill.store.descriptors import OpenFile, open_regular
+from ckpt_spill.store.partition import CodecName, Identity
+from ckpt_spill.store.store import Store
+
+IDENTITY = Identity("spill", 0, 0)
+"""Of files that are no checkpoint's. Which value is in one is told by its digest."""
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+logger = logging.getLogger("ckpt_spill")
+
+
+class Spilled(NamedTuple):
+    """A file of the tier.
+
+    Attributes
+    ----------
+    file : CleanFile
+        Path and content. The path is ours alone, also where it is a link to a file of a checkpoint.
+    packed : bool
+        Whether the value is not in it as itself but as dask serialises it, since it cannot be pickled.
+    """
+
+    file: CleanFile
+    packed: bool
+
+
+class DiskTier(MutableMapping[Key, object]):
+    """Values in partition files of this process' own.
+
+    Parameters
+    ----------
+    areas : sequence of SpillArea
+        One for each drive. Values go to them in turn, and to the next where one is full.
+    codec : str
+    max_weight : int or False
+        Bytes on disk at most.
+    threads : int
+        That compress and decompress.
+
+    Attributes
+    ----------
+    clean : dict
+        By key, the checkpoint's file of a value that was read from one and is not to be written: it gets a second name
+        in an area instead, so that it stays when the checkpoint is deleted. Whoever runs the tasks keeps it.
+    weight_by_key, total_weight
+        As those of ``distributed.spill.Slow``. A clean value has no bytes on disk.
+    """
+
+    def __init__(
+        self, areas: Sequence[SpillArea], *, codec: CodecName, max_weight: int | Literal[False], threads: int
+    ) -> None:
+        self.clean: dict[Key, CleanFile] = {}
+        self.max_weight = max_weight
+        self.weight_by_key: dict[Key, SpilledSize] = {}
+        self.total_weight = SpilledSize(0, 0)
+        self._areas, self._codec, self._threads = list(areas), codec, threads
+        self._other_areas: list[SpillArea] = []
+        self._files: dict[Key, Spilled] = {}
+        self._turns = itertools.count()
+
+    # --------------------------------------------------------------------------------------------------- a mapping
+    def __getitem__(self, key: Key) -> object:
+        file, packed = self._files[key]
+        with context_meter.meter("disk-read", "seconds"), open_regular(file.path) as opened:
+            counting = _Counting(opened)
+            value = partition_files.read(
+                counting, file.identity, file.digest, columns=file.columns, threads=self._threads
+            )
+        context_meter.digest_metric("disk-read", 1, "count")
+        context_meter.digest_metric("disk-read", counting.count, "bytes")
+        return deserialize_bytes(value) if packed else value
+
+    def __setitem__(self, key: Key, value: object) -> None:
+        self._files[key], nbytes = self._link(key) or self._write(key, value)
+        weight = self.weight_by_key[key] = SpilledSize(safe_sizeof(value), nbytes)
+        self.total_weight += weight
+
+    def __delitem__(self, key: Key) -> None:
+        file, _ = self._files.pop(key)
+        self.total_weight -= self.weight_by_key.pop(key)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(file.path)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._files
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def whole_file(self, key: Key) -> CleanFile | None:
+        """Give the file that holds the value of a key and nothing else; None where there is none.
+
+        In whatever thread this is asked: the file may go at any time.
+        """
+        file, packed = self._files.get(key, (None, True))
+        return None if packed or file is None or file.columns is not None else file
+
+    def close(self) -> None:
+        """Remove all files."""
+        self._files.clear()
+        self.weight_by_key.clear()
+        self.total_weight = SpilledSize(0, 0)
+        for area in self._areas + self._other_areas:
+            area.close()
+
+    # ----------------------------------------------------------------------------------------------------- writing
+    def _link(self, key: Key) -> tuple[Spilled, int] | None:
+        """Give the checkpoint's file of a clean value a second name; None where that cannot be done."""
+        if (clean := self.clean.get(key)) is None:
+            return None
+        try:
+            path = self._area_in(clean.store).new_path()
+            os.link(clean.path, path)
+            try:
+                partition_files.read_footer(path, clean.identity, clean.digest)
+            except ReadError:
+                os.unlink(path)
+                raise
+        except (OSError, ReadError) as e:
+            logger.info("%r is written when it is evicted: its file %s cannot be used: %s", key, clean.path, e)
+            return None
+        return Spilled(clean._replace(path=path), packed=False), 0
+
+    def _area_in(self, store: Store) -> SpillArea:
+        for area in self._areas + self._other_areas:
+            if area.store == store:
+                return area
+        self._other_areas.append(SpillArea(store))
+        return self._other_areas[-1]
+
+    def _write(self, key: Key, value: object) -> tuple[Spilled, int]:
+        """Write a file, on the next drive that has room."""
+        room = math.inf if self.max_weight is False else self.max_weight - self.total_weight.disk
+        if room <= 0:
+            raise MaxSpillExceeded(key)
+        try:
+            spilled, nbytes = self._write_any(value)
+        except OSError:
+            raise
+        except Exception as e:
+            raise PickleError(key) from e
+        if nbytes > room:
+            os.unlink(spilled.file.path)
+            raise MaxSpillExceeded(key)
+        return spilled, nbytes
+
+    def _write_any(self, value: object) -> tuple[Spilled, int]:
+        try:
+            return self._write_somewhere(value, packed=False)
+        except UnserializableError:
+            if (frames := _frames_of(value)) is None:
+                raise
+            return self._write_somewhere(frames, packed=True)
+
+    def _write_somewhere(self, value: object, *, packed: bool) -> tuple[Spilled, int]:
+        first = next(self._turns) % len(self._areas)
+        *others, last = self._areas[first:] + self._areas[:first]
+        for area in others:
+            with contextlib.suppress(_NoRoomError):
+                return self._write_to(area, value, packed=packed)
+        return self._write_to(last, value, packed=packed)
+
+    def _write_to(self, area: SpillArea, value: object, *, packed: bool) -> tuple[Spilled, int]:
+        path = area.new_path()
+        with context_meter.meter("disk-write", "seconds"), _created(path) as fd:
+            written = partition_files.write(
+                fd, value, IDENTITY, codec=self._codec, threads=self._threads, durable=False
+            )
+        context_meter.digest_metric("disk-write", 1, "count")
+        context_meter.digest_metric("disk-write", written.stored_nbytes, "bytes")
+        return Spilled(CleanFile(area.store, path, IDENTITY, written.digest, None), packed), written.stored_nbytes
+
+
+def _frames_of(value: object) -> np.ndarray | None:
+    """Serialise a value as dask does for its own types that pickle cannot; None for others."""
+    try:
+        frames = serialize_bytelist(value, serializers=("dask",), on_error="raise")
+    except TypeError:
+        return None
+    return np.frombuffer(b"".join(frames), np.uint8)
+
+
+class _NoRoomError(OSError):
+    """A drive is full."""
+
+
+@contextlib.contextmanager
+def _created(path: str) -> Iterator[int]:
+    """Give a descriptor of a new file, which is removed again where writing it fails."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd
+    except BaseException as e:
+        os.unlink(path)
+        if isinstance(e, OSError) and e.errno in _FULL:
+            raise _NoRoomError(*e.args) from e
+        raise
+    finally:
+        os.close(fd)
+
+
+class _Counting:
+    """A partition file of which the bytes that are read are counted."""
+
+    def __init__(self, file: OpenFile) -> None:
+        self.name, self.size = file.name, file.size
+        self._file = file
+        self._counts: list[int] = []  # appending is safe in several threads
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    def read_into(self, out: Bytes, offset: int) -> bool:
+        self._counts.append(len(out))
+        return self._file.read_into(out, offset)
