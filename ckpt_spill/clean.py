@@ -36,13 +36,15 @@ class CleanFile(NamedTuple):
 def note_clean(worker: Any, file: CleanFile) -> None:
     """Note that what this thread's task gives is what is in a file, if the worker's memory has a use for that.
 
+    It counts for the value that is set next under that key, and for no later one.
+
     By the task's key: dask takes values for immutable, and a read's key for its content. A read inside of another task
     is not noted.
     """
-    clean = getattr(worker and worker.data, "clean", None)
-    if clean is None:
+    noted = getattr(worker and worker.data, "noted", None)
+    if noted is None:
         return
     key = worker.get_current_task()
     task = worker.state.tasks.get(key)
     if task and is_read(task.run_spec):
-        clean[key] = file
+        noted[key] = file

@@ -8,11 +8,11 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping, MutableMapping, Sized
 from typing import Any
 
 from dask.typing import Key
-from dask_cuda.device_host_file import DeviceHostFile
+from dask_cuda.device_host_file import DeviceHostFile, DeviceSerialized
 from dask_cuda.is_device_object import is_device_object
 from dask_cuda.is_spillable_object import is_spillable_object
 from distributed.spill import SpilledSize
@@ -48,10 +48,11 @@ class DeviceSpill(DeviceHostFile):  # type: ignore[misc]
     ) -> None:
         super().__init__(worker_local_directory, device_memory_limit=device_memory_limit, memory_limit=None)
         self.tier = self.disk = self.slow = tier
-        self.host_buffer = HostSpill(tier, sys.maxsize if target is None else target)
+        tier.stand_ins = (DeviceSerialized,)
+        self.host_buffer = HostSpill(tier, sys.maxsize if target is None else target, _Part(tier))
         self.host = self.host_buffer.fast.d
         self.device_host_func.d = self.host_buffer
-        self.others = HostSpill(tier, sys.maxsize)
+        self.others = HostSpill(tier, sys.maxsize, _Part(tier))
         self.fast = _Sizes(self.host_buffer.fast, self.others.fast)
         self._limited = device_memory_limit is not None
         self._find_target = target is None
@@ -65,7 +66,7 @@ class DeviceSpill(DeviceHostFile):  # type: ignore[misc]
         if key in self:
             del self[key]
         if is_spillable_object(value) or is_device_object(value):
-            self.tier.clean.pop(key, None)  # a file gives a value on the host
+            self.tier.noted.pop(key, None)  # a file gives a value on the host
         super().__setitem__(key, value)
 
     def __contains__(self, key: object) -> bool:
@@ -98,9 +99,9 @@ class DeviceSpill(DeviceHostFile):  # type: ignore[misc]
         return -1
 
     @property
-    def clean(self) -> dict[Key, CleanFile]:
-        """By key, files that hold just what the value is."""
-        return self.tier.clean
+    def noted(self) -> dict[Key, CleanFile]:
+        """By key, files that hold just what the value is that will be set next."""
+        return self.tier.noted
 
     @property
     def spilled_total(self) -> SpilledSize:
@@ -111,6 +112,36 @@ class DeviceSpill(DeviceHostFile):  # type: ignore[misc]
     def cumulative_metrics(self) -> Mapping[tuple[str, str], float]:
         """What was read and written so far, by label and unit."""
         return Counter(self.host_buffer.cumulative_metrics) + Counter(self.others.cumulative_metrics)
+
+
+class _Part(MutableMapping[Key, object]):
+    """Those values in a disk tier that were put there through this."""
+
+    def __init__(self, tier: DiskTier) -> None:
+        self._tier = tier
+        self._keys: set[Key] = set()
+
+    def __getitem__(self, key: Key) -> object:
+        if key not in self._keys:
+            raise KeyError(key)
+        return self._tier[key]
+
+    def __setitem__(self, key: Key, value: object) -> None:
+        self._tier[key] = value
+        self._keys.add(key)
+
+    def __delitem__(self, key: Key) -> None:
+        self._keys.remove(key)
+        del self._tier[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
 
 
 class _Sizes:

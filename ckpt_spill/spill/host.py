@@ -66,27 +66,30 @@ class HostSpill(SpillBuffer):
     target : int or None
         Bytes of managed memory to keep at most. None: dask's fraction ``target`` of the limit of the worker whose
         memory this is.
+    part : mapping, optional
+        Which of the tier's keys are this buffer's; all of them, where none is given.
 
     See Also
     --------
     ckpt_spill.host_spill : Makes it for a cluster.
     """
 
-    def __init__(self, tier: DiskTier, target: int | None) -> None:
+    def __init__(self, tier: DiskTier, target: int | None, part: MutableMapping[Key, object] | None = None) -> None:
+        self.tier = tier  # first: what closes this needs it, and comes after a failure, too
         # Not SpillBuffer's own, which makes a disk tier.
         limit = sys.maxsize if target is None else target
-        zict.Buffer.__init__(self, fast={}, slow=zict.Cache(tier, zict.WeakValueMapping()), n=limit, weight=_sizeof)
+        slow = zict.Cache(tier if part is None else part, zict.WeakValueMapping())
+        zict.Buffer.__init__(self, fast={}, slow=slow, n=limit, weight=_sizeof)
         hooks = {"on_evict": [self.fast_to_slow], "on_cancel_evict": [self._cancel_evict]}
         self.fast = CleanFirst(limit, {}, weight=_sizeof, clean=tier.clean, **hooks)
         self.logged_pickle_errors = set()
         self.cumulative_metrics = defaultdict(float)
-        self.tier = tier
         self._find_target = target is None
 
     @property
-    def clean(self) -> dict[Key, CleanFile]:
-        """By key, files that hold just what the value is."""
-        return self.tier.clean
+    def noted(self) -> dict[Key, CleanFile]:
+        """By key, files that hold just what the value is that will be set next."""
+        return self.tier.noted
 
     def __setitem__(self, key: Key, value: object) -> None:
         """Keep a value in memory, or, where it is larger than all of the target, on disk.
@@ -102,6 +105,9 @@ class HostSpill(SpillBuffer):
             self._find_target = False
             if limit := limit_of(self):
                 self.n = target_of(limit)
+        self.tier.clean.pop(key, None)
+        if file := self.tier.noted.pop(key, None):
+            self.tier.clean[key] = file
         super().__setitem__(key, value)
 
     def __delitem__(self, key: Key) -> None:

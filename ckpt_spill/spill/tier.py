@@ -44,10 +44,13 @@ class Spilled(NamedTuple):
         Path and content. The path is ours alone, also where it is a link to a file of a checkpoint.
     packed : bool
         Whether the value is not in it as itself but as dask serialises it, since it cannot be pickled.
+    stands_in : bool
+        Whether what is in it is not the key's value but what a buffer above this tier has made of that.
     """
 
     file: CleanFile
     packed: bool
+    stands_in: bool = False
 
 
 class DiskTier(MutableMapping[Key, object]):
@@ -65,9 +68,13 @@ class DiskTier(MutableMapping[Key, object]):
 
     Attributes
     ----------
+    noted : dict
+        By key, the checkpoint's file of a value that is about to be set. Whoever runs the tasks puts it there.
     clean : dict
         By key, the checkpoint's file of a value that was read from one and is not to be written: it gets a second name
-        in an area instead, so that it stays when the checkpoint is deleted. Whoever runs the tasks keeps it.
+        in an area instead, so that it stays when the checkpoint is deleted. Who sets a value moves it here.
+    stand_ins : tuple of type
+        Of values that a buffer above this tier has made of others.
     weight_by_key, total_weight
         As those of ``distributed.spill.Slow``. A clean value has no bytes on disk.
     """
@@ -75,7 +82,9 @@ class DiskTier(MutableMapping[Key, object]):
     def __init__(
         self, areas: Sequence[SpillArea], *, codec: CodecName, max_weight: int | Literal[False], threads: int
     ) -> None:
+        self.noted: dict[Key, CleanFile] = {}
         self.clean: dict[Key, CleanFile] = {}
+        self.stand_ins: tuple[type, ...] = ()
         self.max_weight = max_weight
         self.weight_by_key: dict[Key, SpilledSize] = {}
         self.total_weight = SpilledSize(0, 0)
@@ -86,7 +95,7 @@ class DiskTier(MutableMapping[Key, object]):
 
     # --------------------------------------------------------------------------------------------------- a mapping
     def __getitem__(self, key: Key) -> object:
-        file, packed = self._files[key]
+        file, packed, _ = self._files[key]
         with context_meter.meter("disk-read", "seconds"), open_regular(file.path) as opened:
             counting = _Counting(opened)
             value = partition_files.read(
@@ -102,7 +111,7 @@ class DiskTier(MutableMapping[Key, object]):
         self.total_weight += weight
 
     def __delitem__(self, key: Key) -> None:
-        file, _ = self._files.pop(key)
+        file = self._files.pop(key).file
         self.total_weight -= self.weight_by_key.pop(key)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(file.path)
@@ -121,8 +130,10 @@ class DiskTier(MutableMapping[Key, object]):
 
         In whatever thread this is asked: the file may go at any time.
         """
-        file, packed = self._files.get(key, (None, True))
-        return None if packed or file is None or file.columns is not None else file
+        spilled = self._files.get(key)
+        if spilled is None or spilled.packed or spilled.stands_in or spilled.file.columns is not None:
+            return None
+        return spilled.file
 
     def close(self) -> None:
         """Remove all files."""
@@ -197,13 +208,14 @@ class DiskTier(MutableMapping[Key, object]):
             )
         context_meter.digest_metric("disk-write", 1, "count")
         context_meter.digest_metric("disk-write", written.stored_nbytes, "bytes")
-        return Spilled(CleanFile(area.store, path, IDENTITY, written.digest, None), packed), written.stored_nbytes
+        file = CleanFile(area.store, path, IDENTITY, written.digest, None)
+        return Spilled(file, packed, isinstance(value, self.stand_ins)), written.stored_nbytes
 
 
 def _frames_of(value: object) -> np.ndarray | None:
-    """Serialise a value as dask does for its own types that pickle cannot; None for others."""
+    """Serialise a value as dask does, which also knows types that pickle does not; None where that fails, too."""
     try:
-        frames = serialize_bytelist(value, serializers=("dask",), on_error="raise")
+        frames = serialize_bytelist(value, serializers=("dask", "pickle"), on_error="raise")
     except TypeError:
         return None
     return np.frombuffer(b"".join(frames), np.uint8)
