@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Hashable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from ckpt_spill.cluster.pace import Average, Pace, help_pays
 from ckpt_spill.cluster.queue import LocalityQueue, Priority
@@ -13,15 +13,6 @@ from ckpt_spill.cluster.sight import Sight
 
 _SILENCE = 10.0  # seconds
 _UNKNOWN_DURATION = 0.5
-
-
-class _Backlog(NamedTuple):
-    """The best of the reads that wait for a store, seconds until all are taken up, and seconds of a thread for each."""
-
-    priority: Priority
-    key: Hashable
-    wait: float
-    work: float
 
 
 class Dispatch:
@@ -43,6 +34,7 @@ class Dispatch:
         self._nbytes: dict[Hashable, int] = {}
         self._bandwidth = Average()
         self._silent: dict[str, float] = {}
+        self._freed: dict[str, float] = {}
         self._kicked = False
         self._stimuli = 0
 
@@ -81,6 +73,13 @@ class Dispatch:
             self._kicked = True
             self._scheduler.loop.add_callback(self._drain)
 
+    def freed(self, worker: str | None) -> None:
+        """Take note that a worker is done with a task, and see whether there is a read for it."""
+        if self.queue:
+            if worker is not None:
+                self._freed[worker] = time.monotonic()
+            self.kick()
+
     # ------------------------------------------------------------------------------------------------------ peers
     def measured(self, bandwidth: float) -> None:
         """Take the bandwidth of a fetch, in bytes per second."""
@@ -91,8 +90,9 @@ class Dispatch:
         self._silent[worker] = time.monotonic() + _SILENCE
 
     def heard(self, worker: str) -> None:
-        """Forget that a worker was silent."""
+        """Forget what is known of a worker: that it was silent, or idle."""
         self._silent.pop(worker, None)
+        self._freed.pop(worker, None)
 
     def peers(self, store: str) -> list[str]:
         """Give the workers that can serve a store's files, the least busy first; paused and retiring ones can."""
@@ -121,7 +121,7 @@ class Dispatch:
             key = best[1]
             for store in set(self.queue.stores_of(key)).intersection(stores):
                 self._paces[store].taken(time.monotonic())
-        elif (key := self._help(ws)) is None:
+        elif (key := self._help(ws, held_back=best is not None)) is None:
             return False
         self._scheduler.tasks[key].worker_restrictions = {ws.address}
         self._stimuli += 1
@@ -158,29 +158,34 @@ class Dispatch:
         threads = sum(w.nthreads for w in scheduler.running)
         return bool(self.queue.before(priority, others, threads) >= threads)
 
-    def _help(self, ws: Any) -> Hashable | None:
-        """Choose a read of another worker's backlog for an idle thread, where it pays to fetch the partition there."""
+    def _help(self, ws: Any, *, held_back: bool) -> Hashable | None:
+        """Choose a read of another worker's backlog for an idle thread, where it pays to fetch the partition there.
+
+        A worker that could read more of its own, but is held back as others come first, mostly waits for a moment. It
+        helps them once it has been idle for as long as that takes: then it has waited at most twice as long as need be.
+        """
         if _busy(ws) >= ws.nthreads:
             return None
         own = set(self._sight.stores(ws.address))
-        waiting = ((store, self.queue.best([store])) for store in self.queue.stores())
-        backlogs = {store: self._backlog(store, *best) for store, best in waiting if best}
-        own_wait = max((backlog.wait for store, backlog in backlogs.items() if store in own), default=0.0)
+        idle = time.monotonic() - self._freed.get(ws.address, -math.inf)
         bandwidth = self._bandwidth.value or self._scheduler.bandwidth
         chosen, longest = None, 0.0
-        for store, (priority, key, wait, work) in backlogs.items():
-            longer = wait - own_wait
-            pays = longer > longest and help_pays(longer, self._nbytes[key] / bandwidth, work)
-            if pays and store not in own and self.peers(store) and not self._is_ahead(priority, {store, *own}):
-                chosen, longest = key, longer
+        for store in self.queue.stores():
+            if store in own or not self.peers(store) or not (best := self.queue.best([store])):
+                continue
+            priority, key = best
+            wait, work = self._backlog(store, key)
+            fetch = self._nbytes[key] / bandwidth
+            pays = wait > longest and help_pays(wait, fetch, work) and not (held_back and idle < fetch + work)
+            if pays and not self._is_ahead(priority, {store, *own}):
+                chosen, longest = key, wait
         return chosen
 
-    def _backlog(self, store: str, priority: Priority, key: Hashable) -> _Backlog:
-        """Estimate how long it takes until a store's workers have taken up all that waits for it."""
-        threads = sum(self._scheduler.workers[w].nthreads for w in self.peers(store)) or 1
+    def _backlog(self, store: str, key: Hashable) -> tuple[float, float]:
+        """Estimate how long a store's workers take for what waits, and a thread of them for each, both in seconds."""
+        threads = sum(self._scheduler.workers[w].nthreads for w in self.peers(store))
         pace, guess = self._paces[store], self._duration(key) / threads
-        wait = pace.wait(self.queue.depth(store), time.monotonic(), guess)
-        return _Backlog(priority, key, wait, pace.interval(guess) * threads)
+        return pace.wait(self.queue.depth(store), time.monotonic(), guess), pace.interval(guess) * threads
 
     def _duration(self, key: Hashable) -> float:
         """Give the seconds that a read like this one takes, as far as known."""

@@ -69,7 +69,7 @@ def help_pays(wait: float, fetch: float, work: float) -> bool:
     Parameters
     ----------
     wait : float
-        Seconds, from ``Pace.wait``, by which the backlog is longer than what the idle thread's worker has of its own.
+        Seconds, from ``Pace.wait``.
     fetch : float
         Seconds to get the partition there.
     work : float

@@ -203,7 +203,7 @@ class Steering(SchedulerPlugin):
                 self._failures.pop(key, None)
                 self._returns.pop(key, None)
         if start == "processing":
-            self._dispatch.kick()
+            self._dispatch.freed(kwargs.get("worker"))
 
     def restart(self, scheduler: Any) -> None:
         """Forget all tasks."""
