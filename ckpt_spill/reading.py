@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,8 @@ from distributed import Reschedule
 
 from ckpt_spill.clean import CleanFile, note_clean
 from ckpt_spill.cluster.remote import FileId, PeerLostError, RemoteFile
-from ckpt_spill.cluster.worker import sharing
+from ckpt_spill.cluster.worker import Sources, sharing
+from ckpt_spill.config import patience
 from ckpt_spill.errors import MissingPartitionError, ReadError
 from ckpt_spill.here import process_name, settings_here, this_worker
 from ckpt_spill.jobs import ReadJob, StoreRef
@@ -20,6 +22,8 @@ from ckpt_spill.store import partition as partition_files
 from ckpt_spill.store.partition import Identity
 from ckpt_spill.store.runs import parse_partition_file
 from ckpt_spill.store.store import find_store
+
+_PAUSE = 1.0  # seconds
 
 logger = logging.getLogger("ckpt_spill")
 
@@ -63,20 +67,33 @@ class Reading:
         self._seen = {ref.id: find_store(ref.id, (ref.root, *roots)) for ref in job.stores}
 
     def value(self) -> Any:
-        """Read the first copy that is sound."""
+        """Read the first copy that is sound, as soon as one can be reached."""
+        end = time.monotonic() + patience()
+        while not (found := self._try_all()):
+            if self._sharing is None or len(self._failed) == len(self._refs):
+                raise self._error()
+            if self._ask().waits:
+                raise Reschedule
+            # Somebody has said where this runs, or it is a part of another task: it cannot wait in the scheduler.
+            if time.monotonic() > end:
+                raise self._error()
+            time.sleep(_PAUSE)
+            self._silent.clear()
+        return found[0]
+
+    def _try_all(self) -> tuple[Any] | None:
+        """Give the value in the first copy that is sound, in a tuple as it may be anything; None if there is none."""
         for candidates in (self._here, self._from_peers):
             for store, opening in candidates():
                 try:
-                    return self._read(store, opening())
+                    return (self._read(store, opening()),)
                 except PeerLostError as e:
                     self._silent.append(e.peer)
                     logger.warning("%s: %s", self._what(), e)
                 except (ReadError, OSError) as e:
                     self._failed[store] = e
                     logger.warning("%s: the copy in store %s cannot be used: %s", self._what(), store, e)
-        if self._ask()[1]:
-            raise Reschedule
-        raise self._error()
+        return None
 
     def _read(self, store: str, source: str | RemoteFile) -> Any:
         columns = self._job.columns
@@ -97,30 +114,22 @@ class Reading:
                 yield ref.id, path
 
     def _from_peers(self) -> Iterator[tuple[str, Callable[[], RemoteFile]]]:
-        for peer, store in self._ask()[0]:
+        for peer, store in self._ask().peers:
             if self._sharing and store not in self._failed and peer not in self._silent:
                 file = FileId(store, self._job.run, self._partition, self._digest)
                 yield store, functools.partial(self._sharing.open, peer, file)
 
-    def _ask(self) -> tuple[Sequence[tuple[str, str]], bool]:
-        """Ask the scheduler who can serve this, and tell what was found out.
-
-        Returns
-        -------
-        list of (str, str)
-            Peers and the stores that they see.
-        bool
-            Whether this task, rescheduled, waits for one of the stores; never where each of the copies has failed.
-        """
+    def _ask(self) -> Sources:
+        """Ask the scheduler who can serve this, and tell what was found out. One that stands still is asked again."""
         if self._sharing is None or len(self._failed) == len(self._refs):
-            return [], False
+            return Sources([], waits=False)
         reasons = {store: str(e) for store, e in self._failed.items()}
         stores = [ref.id for ref in self._refs]
         try:
             return self._sharing.sources(_current_task(), self._partition, stores, failed=reasons, silent=self._silent)
         except (OSError, TimeoutError) as e:
             logger.warning("%s: the scheduler does not say who can serve it: %r", self._what(), e)
-            return [], False
+            return Sources([], waits=True)
 
     # ------------------------------------------------------------------------------------------------------ errors
     def _what(self) -> str:
@@ -132,7 +141,8 @@ class Reading:
             if isinstance(failure, ReadError):
                 return type(failure)(
                     f"{self._what()}, read by {by}: {_all(self._failed)}. "
-                    "Delete the checkpoint and make it again from its source",
+                    "Manifest.repair() removes what is damaged; then persist_to_disk() of the same collection under the "
+                    'same name, or rehydrate(..., missing="recompute", source=...), makes just that again',
                     **{**failure.details, "partition": self._partition},
                 )
         places = "; ".join(f"store {ref.id} ({ref.root} on host {ref.host})" for ref in self._refs)

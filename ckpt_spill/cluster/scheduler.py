@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import pickle
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -37,7 +37,6 @@ HELD = frozenset({"ckpt-spill://held-for-a-worker-that-sees-the-file"})
 """Restriction to an address that no worker has."""
 
 _TICK = 0.5  # seconds
-_RETURNS = 10
 
 logger = logging.getLogger("ckpt_spill")
 
@@ -72,7 +71,6 @@ class Steering(SchedulerPlugin):
         self._dispatch = Dispatch(scheduler, self._sight)
         self._reads: dict[Hashable, Read] = {}
         self._failures: defaultdict[Hashable, dict[str, str]] = defaultdict(dict)
-        self._returns: Counter[Hashable] = Counter()
         self._lost_since: dict[str, float] = {}
         self._refreshed = 0.0
         scheduler.handlers["ckpt_spill_announce"] = self._lookout.announce
@@ -141,7 +139,8 @@ class Steering(SchedulerPlugin):
         -------
         dict
             ``peers``: addresses, and the store that each sees. ``waits``: whether the task, when it is rescheduled,
-            waits until there is a worker that sees one of the stores, or is failed.
+            waits until there is a worker that sees one of the stores, or is failed; not where it is a part of another
+            task, or somebody has said where it runs.
         """
         for peer in silent:
             self._dispatch.silence(peer)
@@ -160,8 +159,7 @@ class Steering(SchedulerPlugin):
                 return False
             self._hold(ts, read)
         self._failures[key].update(failed)
-        self._returns[key] += 1
-        return self._returns[key] <= _RETURNS
+        return True
 
     # ---------------------------------------------------------------------------------------------------- holding
     def update_graph(self, scheduler: Any, *, tasks: list[Any], **kwargs: Any) -> None:
@@ -201,7 +199,6 @@ class Steering(SchedulerPlugin):
             elif finish == "forgotten":
                 del self._reads[key]
                 self._failures.pop(key, None)
-                self._returns.pop(key, None)
         if start == "processing":
             self._dispatch.freed(kwargs.get("worker"))
 
@@ -209,7 +206,6 @@ class Steering(SchedulerPlugin):
         """Forget all tasks."""
         self._reads.clear()
         self._failures.clear()
-        self._returns.clear()
         self._dispatch.clear()
 
     # ------------------------------------------------------------------------------------------------ time passes

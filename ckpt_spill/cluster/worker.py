@@ -13,7 +13,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from distributed import WorkerPlugin
 
@@ -28,6 +28,21 @@ _SERVED_AT_ONCE = 4
 _PATIENCE = 20.0
 
 logger = logging.getLogger("ckpt_spill")
+
+
+class Sources(NamedTuple):
+    """The scheduler's answer to who can serve a partition.
+
+    Attributes
+    ----------
+    peers : list of (str, str)
+        Addresses, and the store that each sees.
+    waits : bool
+        Whether the task, when it is rescheduled, waits in the scheduler for a worker that sees one of the stores.
+    """
+
+    peers: list[tuple[str, str]]
+    waits: bool
 
 
 class Sharing(WorkerPlugin):
@@ -119,7 +134,7 @@ class Sharing(WorkerPlugin):
 
     def sources(
         self, key: Hashable, partition: int, stores: Sequence[str], *, failed: Mapping[str, str], silent: Sequence[str]
-    ) -> tuple[list[tuple[str, str]], bool]:
+    ) -> Sources:
         """Ask the scheduler who can serve a partition; tell it first what this worker sees now.
 
         See Also
@@ -139,7 +154,7 @@ class Sharing(WorkerPlugin):
             return dict(await asking(worker=self._worker.address, key=key, partition=partition, **facts))
 
         answer = asyncio.run_coroutine_threadsafe(ask(), self._worker.loop.asyncio_loop).result(_PATIENCE)
-        return [(peer, store) for peer, store in answer["peers"]], answer["waits"]
+        return Sources([(peer, store) for peer, store in answer["peers"]], waits=answer["waits"])
 
 
 def sharing(worker: Any) -> Sharing | None:
