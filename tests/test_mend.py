@@ -27,6 +27,7 @@ from ckpt_spill.store.store import Store
 from ckpt_spill.table import collect
 from tests.notes import made, note
 from tests.test_conflicts import between, files_below, manifest_files
+from tests.test_copying import flip
 
 N = 10
 
@@ -456,6 +457,24 @@ class TestRehydrate:
                 assert said in str(e.value)
             if lost:
                 cs.persist_to_disk(source(notes), name=m.name, token=m.token, root=root)
+
+    @pytest.mark.parametrize("way", ["persist", "recompute"])
+    def test_a_damaged_last_copy(self, root, notes, way):
+        """The way out that the error names makes just the damaged partition again."""
+        m = cs.persist_to_disk(source(notes), name="x", root=root)
+        made(notes)
+        flip(part_files(root)[3], 30)
+        with pytest.raises(cs.CorruptPartitionError, match=r"partition 3 .*repair\(\) removes .*makes just that again"):
+            cs.rehydrate(m).compute()
+        with pytest.raises(cs.CorruptPartitionError, match="partitions 3 have no sound copy"):
+            m.repair()
+        if way == "persist":
+            cs.persist_to_disk(source(notes), name="x", root=root)
+            back = cs.rehydrate("x", root=root)
+        else:
+            back = cs.rehydrate("x", root=root, missing="recompute", source=source(notes))
+        assert made(notes) == [3]
+        pd.testing.assert_frame_equal(back.compute(), expected(notes))
 
     def test_source_of_another_kind(self, root, notes):
         """A source that is another kind of collection is refused, and what is none."""
