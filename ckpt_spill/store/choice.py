@@ -37,6 +37,9 @@ BYTE_PRICE = 5e-9
 """Of a stored byte, in seconds: a disk of 200 MB/s. At half of it LZ4 takes nearly everything, and text grows by
 two thirds; at twice as much zstd does, and writing takes a fifth more CPU."""
 
+BYTE_PRICE_OF_SPILLS = 2.5e-9
+"""The same where nothing is flushed. Such files are soon gone, and somebody waits for the memory."""
+
 _TINY = 256
 _PIECES = 4
 _SMALLEST_PIECE, _LARGEST_PIECE = 8 << 10, 64 << 10
@@ -96,7 +99,9 @@ class Disk:
                 self.bandwidth += self._WEIGHT * (nbytes / seconds - self.bandwidth)
 
 
-def choose(array: npt.NDArray[Any], codec: CodecName, *, threads: int, bandwidth: float) -> Choice:
+def choose(
+    array: npt.NDArray[Any], codec: CodecName, *, threads: int, bandwidth: float, byte_price: float = BYTE_PRICE
+) -> Choice:
     """Choose how to store `array`.
 
     Parameters
@@ -109,6 +114,8 @@ def choose(array: npt.NDArray[Any], codec: CodecName, *, threads: int, bandwidth
         How many threads will compress.
     bandwidth : float
         Bytes per second that the disk takes.
+    byte_price : float
+        Of a stored byte, in seconds.
     """
     if codec == "none" or array.nbytes < _TINY:
         return RAW
@@ -117,7 +124,7 @@ def choose(array: npt.NDArray[Any], codec: CodecName, *, threads: int, bandwidth
     trials = [try_out(sampled, name, width) for name in codecs for width in widths(array.dtype)]
     if codec == "auto":
         trials = [trial for trial in trials if trial.ratio >= MIN_RATIO]
-    return cheapest(trials, threads=threads, bandwidth=bandwidth)
+    return cheapest(trials, threads=threads, bandwidth=bandwidth, byte_price=byte_price)
 
 
 def widths(dtype: np.dtype[Any]) -> list[int]:
@@ -144,11 +151,11 @@ def try_out(sampled: Bytes, codec: str, width: int) -> Trial:
     return Trial(Choice(codec, width), len(sampled) / stored, len(sampled) / nanoseconds * 1e9)
 
 
-def cheapest(trials: Sequence[Trial], *, threads: int, bandwidth: float) -> Choice:
+def cheapest(trials: Sequence[Trial], *, threads: int, bandwidth: float, byte_price: float = BYTE_PRICE) -> Choice:
     """Apply the model; raw where there are no trials."""
 
     def cost(trial: Trial) -> float:
         cpu, disk = 1 / trial.speed, 1 / (trial.ratio * bandwidth)
-        return max(cpu / threads, disk) + CPU_PRICE * cpu + BYTE_PRICE / trial.ratio
+        return max(cpu / threads, disk) + CPU_PRICE * cpu + byte_price / trial.ratio
 
     return min(trials, key=cost).choice if trials else RAW

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from ckpt_spill.errors import CorruptPartitionError, UnserializableError
 from ckpt_spill.store import blocks, descriptors, footer, frames
-from ckpt_spill.store.choice import Choice, CodecName, Disk, choose
+from ckpt_spill.store.choice import BYTE_PRICE, BYTE_PRICE_OF_SPILLS, Choice, CodecName, Disk, choose
 from ckpt_spill.store.codecs import Bytes
 from ckpt_spill.store.descriptors import NotRegularError, Source, open_regular, read_bytes
 from ckpt_spill.store.footer import Buffer, Footer, Identity
@@ -32,7 +32,8 @@ _SMALL = 2 << 20
 # Read in one go with the trailer; the footer of most files is in it.
 _TAIL = 32 << 10
 
-_disk = Disk()
+# What is not flushed goes to memory, until the system holds so much of it that writers wait for the disk.
+_disk, _page_cache = Disk(), Disk()
 
 
 @dataclass(frozen=True)
@@ -84,22 +85,24 @@ def write(
     nbytes = sum(array.nbytes for array in encoded.buffers)
     out = descriptors.Writer(fd, durable=durable)
     out.write(footer.HEADER)
-    table = _write_buffers(out, encoded.buffers, codec, _threads(threads, nbytes))
+    threads, disk = _threads(threads, nbytes), _disk if durable else _page_cache
+    price = BYTE_PRICE if durable else BYTE_PRICE_OF_SPILLS
+    decide = partial(choose, codec=codec, threads=threads, bandwidth=disk.bandwidth, byte_price=price)
+    table = _write_buffers(out, encoded.buffers, decide, threads)
     packed = footer.pack(Footer(identity, encoded.description, footer.BLOCK, table))
     if len(packed) > footer.LARGEST_FOOTER:
         raise UnserializableError(f"The description of this {type(value).__name__} takes {len(packed)} bytes.")
     out.write(packed)
     out.write(footer.trailer(packed))
     out.finish()
-    _disk.wrote(out.written, out.seconds)
+    disk.wrote(out.written, out.seconds)
     return Written(nbytes, out.written, blake3(packed).digest())
 
 
 def _write_buffers(
-    out: descriptors.Writer, arrays: Sequence[Any], codec: CodecName, threads: int
+    out: descriptors.Writer, arrays: Sequence[Any], decide: Callable[[Any], Choice], threads: int
 ) -> tuple[Buffer, ...]:
     """Encode all buffers, a few blocks ahead of writing them, and return the table of them."""
-    decide = partial(choose, codec=codec, threads=threads, bandwidth=_disk.bandwidth)
     choices: list[Choice] = []
     stored: list[list[tuple[int, int, bytes]]] = [[] for _ in arrays]
 
