@@ -15,7 +15,7 @@ from ckpt_spill.errors import CheckpointNotFoundError, ManifestError, RefusedErr
 from ckpt_spill.hosts import Hosts, connect
 from ckpt_spill.manifest import ManifestData
 from ckpt_spill.placement import check_replicas
-from ckpt_spill.reach import Place, ask, several, stores_in_reach
+from ckpt_spill.reach import ALONE, Place, ask, several, stores_in_reach
 from ckpt_spill.store.runs import parse_manifest_file
 
 logger = logging.getLogger("ckpt_spill")
@@ -104,7 +104,8 @@ class Manifest(ManifestData):
         """Read every byte of every copy, and make those again that are damaged, missing or out of reach.
 
         Each partition that has a sound copy has ``replicas`` of them then, each in another failure domain. Damaged
-        files are removed. What was done is logged.
+        files are removed. What is found is logged as a warning, what was made again as information. Stores that are out
+        of reach have ``ckpt-spill.patience`` to come back before, as in ``verify`` and ``replicate``.
 
         Parameters
         ----------
@@ -114,8 +115,9 @@ class Manifest(ManifestData):
         Returns
         -------
         Manifest
-            The next revision, which is also in the stores; the present one if all copies are sound. Manifests that were
-            saved elsewhere have to be saved again to tell of it.
+            The next revision, which is also in the stores, where copies are in other stores now; the present one where
+            all are sound, or were made again in place. Manifests that were saved elsewhere have to be saved again to
+            tell of a new revision.
 
         Raises
         ------
@@ -137,7 +139,10 @@ class Manifest(ManifestData):
         if found is None or found.run.generation < self.run.generation:
             return self
         if found.run != self.run:
-            raise RefusedError(f"{self!r} was replaced by {found!r}. Take that, which rehydrate() finds by the name")
+            raise RefusedError(
+                f"checkpoint {self.id!r} of generation {self.run.generation} was replaced by {found!r}. Take "
+                "that, which rehydrate() finds by the name"
+            )
         return max(self, found, key=lambda m: m.revision)
 
     def delete(self, client: Client | None = None) -> None:
@@ -207,7 +212,7 @@ def resolve(
     raise CheckpointNotFoundError(
         f"{text!r} is neither a manifest file nor the name of a checkpoint in the stores that can be reached "
         f"({', '.join(roots or (default_root(),))}); there: {several(sorted(known)) or 'none'}. Give the path of a "
-        "saved manifest, or where the store is with root="
+        "saved manifest, or where the store is with root=" + (f". {ALONE}" if hosts.alone else "")
     )
 
 

@@ -118,7 +118,9 @@ class Commit:
     def _conflict(self, reason: str, missing: Sequence[str] = ()) -> ConflictError:
         if missing:
             reason = f"{len(missing)} of its files are gone"
-        return ConflictError(f"{self._manifest!r} was not committed: when it was complete {reason}. Call again")
+        return ConflictError(
+            f"checkpoint {self._manifest.id!r} was not committed: when it was complete {reason}. Call again"
+        )
 
 
 def superseded(hosts: Hosts, run: Run, places: Iterable[Place]) -> Useless:

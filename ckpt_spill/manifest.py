@@ -206,6 +206,12 @@ class ManifestData:
         """Give what all reads of this checkpoint, or of some of its columns, share."""
         return ReadJob(self.run, self.stores, columns, self.stored_nbytes // max(self.npartitions, 1))
 
+    def unlike(self, kind: str, npartitions: int) -> str:
+        """Say how a collection differs from this by more than its token; empty where it does not."""
+        if (kind, npartitions) == (self.kind, self.npartitions):
+            return ""
+        return f" ({self.kind} of {self.npartitions} partitions, not {kind} of {npartitions})"
+
     def record(self, partition: int, store: StoreRef) -> Record:
         """Give the record of a copy."""
         p = self.partitions[partition]

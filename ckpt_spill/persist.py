@@ -167,8 +167,9 @@ def make_whole(
     plan = Plan(wanted, prepared)
     if plan.identity != manifest.run.identity:
         raise RefusedError(
-            f"source has the token of {manifest!r}, but is partitioned in another way: {len(prepared.keys)} partitions "
-            f"of kind {prepared.kind!r} after optimising. Give the collection that was saved"
+            f"source has the token of checkpoint {manifest.id!r}, but is partitioned in another way: "
+            f"{len(prepared.keys)} partitions of kind {prepared.kind!r} after optimising. Give the collection that was "
+            "saved"
         )
     return _saved(saving, graph, [plan], progress=None)[0]
 
@@ -176,13 +177,20 @@ def make_whole(
 def check_source(manifest: Manifest, source: Any) -> str:
     """Give the token of a collection; refuse one that a checkpoint was not made from."""
     token = token_of(source)
-    if (kind_of(source), token) != (manifest.kind, manifest.token):
-        raise RefusedError(
-            f"{manifest!r} was made from another collection than source: its token is {manifest.token!r} and that of "
-            f"source, of kind {kind_of(source)!r}, is {token!r}. If the content is the same all the same, "
-            f"persist_to_disk(source, name={manifest.name!r}, token={manifest.token!r}) makes again what is missing"
-        )
-    return token
+    if (kind_of(source), token) == (manifest.kind, manifest.token):
+        return token
+    _, (prepared,) = prepare([source])
+    unlike = manifest.unlike(prepared.kind, len(prepared.keys))
+    way_out = (
+        "Give the collection that was saved"
+        if unlike
+        else "If the content is the same all the same, "
+        f"persist_to_disk(source, name={manifest.name!r}, token={manifest.token!r}) makes again what is missing"
+    )
+    raise RefusedError(
+        f"checkpoint {manifest.id!r} was made from another collection than source{unlike}: its token is "
+        f"{manifest.token!r} and that of source is {token!r}. {way_out}"
+    )
 
 
 def _saved(saving: Saving, graph: dict[Any, Any], plans: Sequence[Plan], progress: bool | None) -> list[Manifest]:  # noqa: FBT001

@@ -6,7 +6,7 @@ import dataclasses
 import datetime as dt
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 from blake3 import blake3
@@ -14,6 +14,7 @@ from blake3 import blake3
 from ckpt_spill.catalog import Manifest
 from ckpt_spill.collections import Prepared
 from ckpt_spill.jobs import Record, StoreRef
+from ckpt_spill.reach import describe
 from ckpt_spill.replicas import Replication
 from ckpt_spill.store.runs import Run
 from ckpt_spill.table import collect
@@ -87,6 +88,12 @@ class Begun:
         self.records.append(record)
         if self.replication:
             self.replication.add(record)
+
+    def lost(self, reach: Container[str]) -> tuple[list[str], int]:
+        """Name the stores out of reach that have any of what is on disk; count the partitions that nobody else has."""
+        away = {r.store: describe(StoreRef(r.store, r.root, r.host)) for r in self.records if r.store not in reach}
+        there = {r.partition for r in self.records if r.store in reach}
+        return list(away.values()), len({r.partition for r in self.records} - there)
 
     def missing(self) -> Iterator[tuple[int, Any]]:
         """Partitions that are not on disk, and the keys of what is to be written there."""

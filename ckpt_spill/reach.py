@@ -22,12 +22,17 @@ T = TypeVar("T")
 M = TypeVar("M", bound=ManifestData)
 
 logger = logging.getLogger("ckpt_spill")
+LOST = "checkpoint %r: lost %s; computing %d partitions again"
 _SHOWN = 10
 _RANGES = 50
 _LOOK = 0.3  # seconds between looks for a store that may come back
 REMAKE = (
     'rehydrate(..., missing="recompute", source=...) makes them again from the collection, as persist_to_disk() of it '
     "under the same name does"
+)
+ALONE = (
+    "No cluster was asked: client= was not given and there is no current client, so only what this process sees was "
+    "looked at"
 )
 
 
@@ -68,15 +73,39 @@ def ask(
     return {key: result for key, result in results if not isinstance(result, HostLostError)}
 
 
-def patiently(look: Callable[[], T], enough: Callable[[T], bool]) -> T:
-    """Look until it is enough, or the time is over that a store has to come back; give what was seen last."""
-    end = time.monotonic() + patience()
-    if not enough(seen := look()):
-        logger.warning("waiting %g seconds for stores that are out of reach to come back", patience())
-    while not enough(seen) and time.monotonic() < end:
+def patiently(hosts: Hosts, look: Callable[[], T], awaited: Callable[[T], Sequence[str]], what: str) -> T:
+    """Look until all stores are back that matter, or their time to come back is over; give what was seen last.
+
+    Parameters
+    ----------
+    hosts : Hosts
+        Where there is no cluster, nothing comes back.
+    look : callable
+    awaited : callable
+        Names, of what was seen, the stores that are out of reach and matter.
+    what : str
+        Of which checkpoint they are.
+    """
+    seen, wait = look(), 0 if hosts.alone else patience()
+    if wait and (away := awaited(seen)):
+        logger.warning("%s: waiting up to %g seconds for what is out of reach: %s", what, wait, several(away))
+    end = time.monotonic() + wait
+    while wait and awaited(seen) and time.monotonic() < end:
         time.sleep(_LOOK)
         seen = look()
     return seen
+
+
+def absent(manifest: ManifestData, places: Mapping[int, Place], numbers: Iterable[int] | None = None) -> list[str]:
+    """Name the stores out of reach in which some partitions of a manifest are, or any."""
+    reached = {manifest.stores[h].id for h in places}
+    refs = _stores_of(manifest, range(manifest.npartitions) if numbers is None else numbers)
+    return [describe(ref) for ref in refs if ref.id not in reached]
+
+
+def describe(ref: StoreRef) -> str:
+    """Name a store, and where it was last seen."""
+    return f"store {ref.id} ({ref.root} on host {ref.host})"
 
 
 # ------------------------------------------------------------------------------------------------------- partitions
@@ -93,12 +122,15 @@ class Presence(Generic[M]):
         For each partition, the numbers of the stores that have a file of the right size.
     damaged : dict
         For each partition that has only files of another size, one of them and its size.
+    alone : bool
+        Whether only this process has looked, as there is no cluster.
     """
 
     manifest: M
     places: dict[int, Place]
     sound: tuple[tuple[int, ...], ...]
     damaged: dict[int, str]
+    alone: bool
 
     @property
     def lost(self) -> list[int]:
@@ -106,9 +138,9 @@ class Presence(Generic[M]):
         return [n for n, holders in enumerate(self.sound) if not holders]
 
     @property
-    def may_improve(self) -> bool:
-        """Whether a partition that cannot be had is in a store that is out of reach, and may come back."""
-        return any(set(self.manifest.partitions.holders[n]) - self.places.keys() for n in self.lost)
+    def awaited(self) -> list[str]:
+        """Stores out of reach in which partitions are that cannot be had: with these they may come back."""
+        return absent(self.manifest, self.places, self.lost)
 
     def located(self) -> M:
         """Give the manifest with its stores where they are now."""
@@ -122,23 +154,26 @@ class Presence(Generic[M]):
                 if h not in sound:
                     absent.setdefault(h, []).append(n)
         for h, numbers in absent.items():
-            ref = self.manifest.stores[h]
-            what = f"partitions {ranges(numbers)} in store {ref.id} ({ref.root} on host {ref.host})"
-            logger.warning("checkpoint %r: %s are out of reach; other copies are read", self.manifest.id, what)
+            what = f"partitions {ranges(numbers)} in {describe(self.manifest.stores[h])}"
+            how = "missing or damaged" if h in self.places else "out of reach"
+            logger.warning("checkpoint %r: %s are %s; other copies are read", self.manifest.id, what, how)
 
     def records(self) -> list[Record]:
         """Give a record of each file."""
         return [self.manifest.record(n, self.places[h].store) for n, of in enumerate(self.sound) for h in of]
 
-    def error(self) -> ReadError:
+    def told(self) -> str:
         """Say what is lost, where it should be, and what is still there."""
         if self.lost != sorted(self.damaged):
-            return missing(self.manifest, self.lost)
-        return CorruptPartitionError(
-            f"{self.manifest!r}: {len(self.damaged)} of its files are damaged: {several(self.damaged.values())}. "
-            f"{REMAKE}",
-            partitions=sorted(self.damaged),
-        )
+            return _told(self.manifest, self.lost)
+        damage = f"{len(self.damaged)} of its files are damaged: {several(self.damaged.values())}"
+        return f"checkpoint {self.manifest.id!r}: {damage}"
+
+    def error(self) -> ReadError:
+        """Say this, and the way out."""
+        if self.lost != sorted(self.damaged):
+            return missing(self.manifest, self.lost, alone=self.alone)
+        return CorruptPartitionError(f"{self.told()}. {REMAKE}", partitions=sorted(self.damaged))
 
 
 def presence(hosts: Hosts, manifest: M, roots: tuple[str, ...] | None, named: Sequence[str] = ()) -> Presence[M]:
@@ -161,22 +196,33 @@ def presence(hosts: Hosts, manifest: M, roots: tuple[str, ...] | None, named: Se
                 )
                 damaged[n] = f"partition {n}: {path} has {listing[name]:,} bytes, not {size:,}"
     damaged = {n: text for n, text in damaged.items() if not sound[n]}
-    return Presence(manifest, places, tuple(map(tuple, sound)), damaged)
+    return Presence(manifest, places, tuple(map(tuple, sound)), damaged, hosts.alone)
 
 
-def missing(manifest: ManifestData, gone: Iterable[int]) -> MissingPartitionError:
+def missing(manifest: ManifestData, gone: Iterable[int], *, alone: bool) -> MissingPartitionError:
     """Make the error that says which partitions are missing, where they should be, and what is still there."""
     numbers = sorted(set(gone))
-    refs = [manifest.stores[h] for h in sorted({h for n in numbers for h in manifest.partitions[n].holders})]
     return MissingPartitionError(
-        f"{manifest!r}: {manifest.npartitions - len(numbers)} of {manifest.npartitions} partitions present; "
-        f"missing or out of reach: {ranges(numbers)}, which belong in "
-        + "; ".join(f"store {r.id} ({r.root} on host {r.host})" for r in refs)
+        _told(manifest, numbers)
+        + (f". {ALONE}" if alone else "")
         + ". If the checkpoint was made again since, rehydrate it by its name. If a disk is mounted elsewhere now, say "
         f"where with root= or ckpt-spill.root. If the files are gone, {REMAKE}",
         partitions=numbers,
-        stores=[r.id for r in refs],
+        stores=[ref.id for ref in _stores_of(manifest, numbers)],
     )
+
+
+def _told(manifest: ManifestData, lost: Sequence[int]) -> str:
+    present, places = manifest.npartitions - len(lost), "; ".join(map(describe, _stores_of(manifest, lost)))
+    return (
+        f"checkpoint {manifest.id!r}: {present} of {manifest.npartitions} partitions present; missing or out of reach: "
+        f"{ranges(lost)}, which belong in {places}"
+    )
+
+
+def _stores_of(manifest: ManifestData, numbers: Iterable[int]) -> list[StoreRef]:
+    """Give the stores in which some partitions of a manifest are."""
+    return [manifest.stores[h] for h in sorted({h for n in numbers for h in manifest.partitions.holders[n]})]
 
 
 def ranges(numbers: Sequence[int]) -> str:

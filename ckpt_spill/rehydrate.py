@@ -15,7 +15,7 @@ from ckpt_spill.config import Roots, requested_roots
 from ckpt_spill.errors import ManifestError, RefusedError
 from ckpt_spill.hosts import Hosts, connect
 from ckpt_spill.persist import check_source, make_whole, persist_to_disk
-from ckpt_spill.reach import Presence, presence, ranges, stores_in_reach
+from ckpt_spill.reach import Presence, patiently, presence, ranges, several, stores_in_reach
 
 Missing = Literal["error", "recompute", "skip"]
 
@@ -47,7 +47,8 @@ def rehydrate(
         More directories to look for the stores in, beside the configured ones and those the manifest names: for disks
         that are mounted elsewhere now.
     missing : {"error", "recompute", "skip"}, optional
-        What to do when partition files are gone, out of reach or of a wrong size. ``"error"``: refuse, with all that is
+        What to do when partition files are gone, out of reach or of a wrong size; a store that is out of reach has
+        ``ckpt-spill.patience`` to come back before. ``"error"``: refuse, with all that is
         known about them. ``"recompute"``: compute these partitions, and no others, again from ``source``, and save them
         into the checkpoint: in ``root``, else where its stores are. ``"skip"``: give the collection without them, and a
         warning with their numbers. That is refused where something of the collection says what should be there: for
@@ -93,9 +94,17 @@ def rehydrate(
     found, by_name = resolve(manifest, hosts, roots)
     if source is not None:
         check_source(found, source)
-    present = presence(hosts, found, roots)
-    if present.lost and (newer := _newer(found, hosts, roots, by_name=by_name)):
-        present = presence(hosts, newer, roots)
+
+    def look() -> Presence[Manifest]:
+        present = presence(hosts, found, roots)
+        if present.lost and (newer := _newer(found, hosts, roots, by_name=by_name)):
+            present = presence(hosts, newer, roots)
+        return present
+
+    if missing == "recompute":
+        present = look()  # as persist_to_disk does, which that is, it waits itself
+    else:
+        present = patiently(hosts, look, lambda seen: seen.awaited, f"checkpoint {found.id!r}")
     if not present.lost:
         present.warn_of_absences()
         return rebuild(_steered(present.located(), hosts), columns)
@@ -149,9 +158,10 @@ def _without(present: Presence[Manifest], columns: Sequence[Hashable] | None, ho
     if not numbers:
         raise RefusedError(f"nothing is left to skip the rest of: {present.error()}") from present.error()
     collection = rebuild(_steered(present.located(), hosts), columns, numbers)
+    away = f". Out of reach: {several(present.awaited)}" if present.awaited else ""
     warnings.warn(
-        f"{present.manifest!r}: {len(present.lost)} of {present.manifest.npartitions} partitions are skipped, as they "
-        f"are missing: {ranges(present.lost)}",
+        f"checkpoint {present.manifest.id!r}: {len(present.lost)} of {present.manifest.npartitions} partitions are "
+        f"skipped, as they are missing: {ranges(present.lost)}{away}",
         stacklevel=3,
     )
     return collection

@@ -16,7 +16,7 @@ from ckpt_spill.errors import WriteError
 from ckpt_spill.hosts import HostLostError, Hosts
 from ckpt_spill.jobs import Record, StoreRef
 from ckpt_spill.placement import Placement, domains, require_domains
-from ckpt_spill.reach import patiently, ranges, several
+from ckpt_spill.reach import LOST, describe, patiently, ranges, several
 from ckpt_spill.store.runs import Run
 
 _BATCH = 256 << 20  # bytes that are asked for at once, which is what may have to be fetched again
@@ -133,11 +133,13 @@ class Replication:
         """
         while True:
             self._check(wait=True)
-            patiently(self._look, lambda _: not self._awaited())
+            name = f"checkpoint {self._run.checkpoint!r}"
+            patiently(self._hosts, self._look, lambda _: list(self._awaited().values()), name)
             with self._lock:
                 if lost := self._awaited():
-                    logger.warning("checkpoint %r: lost stores %s", self._run.checkpoint, several(sorted(lost)))
-                    self._given_up |= lost
+                    again = sum(not self._copies(n) for n in self._records)
+                    logger.warning(LOST, self._run.checkpoint, several(lost.values()), again)
+                    self._given_up |= lost.keys()
                 lacking = [n for n in self._records if self._plan(n, 0)]
                 if not lacking:
                     self._attempts.clear()
@@ -173,9 +175,10 @@ class Replication:
                 attempts.setdefault(r.digest, {}).setdefault(r.store, r)
         return max(attempts.values(), key=len, default={})
 
-    def _awaited(self) -> set[str]:
-        """Give the stores out of reach that hold something, and may come back."""
-        return {r.store for records in self._records.values() for r in records} - self._known.keys() - self._given_up
+    def _awaited(self) -> dict[str, str]:
+        """Name the stores out of reach that hold something, and may come back, by their ids."""
+        holding = {r.store: StoreRef(r.store, r.root, r.host) for of in self._records.values() for r in of}
+        return {s: describe(ref) for s, ref in holding.items() if s not in self._known and s not in self._given_up}
 
     # ------------------------------------------------------------------------------------------------------ planning
     def _plan(self, partition: int, reserve: int) -> bool:

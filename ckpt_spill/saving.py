@@ -20,7 +20,7 @@ from ckpt_spill.hosts import HostLostError, Hosts
 from ckpt_spill.jobs import WriteJob
 from ckpt_spill.plans import Begun, Plan, Wanted
 from ckpt_spill.progress import Progress
-from ckpt_spill.reach import Place, ask, patiently, places_of, presence, several, stores_in_reach
+from ckpt_spill.reach import LOST, Place, ask, patiently, places_of, presence, several, stores_in_reach
 from ckpt_spill.replicas import Replication
 from ckpt_spill.store.partition import CodecName
 from ckpt_spill.store.runs import Run
@@ -123,7 +123,10 @@ class Saving:
     def _go_on(self, plan: Plan, before: Manifest) -> Begun:
         """Give the checkpoint that is there or, where partitions of it are lost, begin to mend it."""
         found = patiently(
-            lambda: presence(self.hosts, before, self.roots, self.named), lambda f: not f.lost or not f.may_improve
+            self.hosts,
+            lambda: presence(self.hosts, before, self.roots, self.named),
+            lambda seen: seen.awaited,
+            f"checkpoint {before.id!r}",
         )
         if not found.lost and before.replicas >= self.replicas:
             self._settle(before)
@@ -131,7 +134,7 @@ class Saving:
         if self._problems:
             raise self._problems
         if found.lost:
-            logger.warning("making again what is lost: %s", found.error())
+            logger.warning("%s; making these again", found.told())
         begun, lost = Begun(plan, before.run, found.records(), before), frozenset(found.lost)
         left = ask(
             self.hosts,
@@ -153,10 +156,12 @@ class Saving:
             return None
         if before and before.run.identity != plan.identity and not self.overwrite:
             same = f". If only dask's token of the collection changed, not its content, token={before.token!r} says so"
+            unlike = before.unlike(plan.prepared.kind, len(plan.prepared.keys))
             raise CheckpointExistsError(
-                f"there is a checkpoint {plan.wanted.checkpoint!r} already, made from another collection: {before!r}. "
+                f"there is a checkpoint {plan.wanted.checkpoint!r} already, made from another collection{unlike}: "
+                f"{before!r}. "
                 "Give another name, replace it with overwrite=True, or delete it first"
-                + ("" if plan.wanted.vouched else same),
+                + ("" if plan.wanted.vouched or unlike else same),
                 existing=before,
             )
         return before
@@ -233,15 +238,16 @@ class Saving:
             for b in begun:
                 b.records = b.replication.finish() if b.replication else b.records
             return
-        wanted = {b.run.run: {r.partition for r in b.records} for b in begun}
 
-        def is_all_there(reach: Mapping[str, Place]) -> bool:
-            return all(wanted[b.run.run] == {r.partition for r in b.records if r.store in reach} for b in begun)
+        def awaited(reach: Mapping[str, Place]) -> list[str]:
+            return [s for stores, partitions in (b.lost(reach) for b in begun) if partitions for s in stores]
 
-        reach = patiently(lambda: self._reach(begun), is_all_there)
+        names = ", ".join(repr(b.run.checkpoint) for b in begun)
+        reach = patiently(self.hosts, lambda: self._reach(begun), awaited, f"checkpoint {names}")
         for b in begun:
-            if lost := {r.store: f"{r.root} on {r.host}" for r in b.records if r.store not in reach}:
-                logger.warning("checkpoint %r: lost stores %s", b.run.checkpoint, several(map(": ".join, lost.items())))
+            stores, partitions = b.lost(reach)
+            if stores:
+                logger.warning(LOST, b.run.checkpoint, several(stores), partitions)
             b.records = [r for r in b.records if r.store in reach]
 
     @contextlib.contextmanager

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 from ckpt_spill import errands
@@ -14,9 +14,22 @@ from ckpt_spill.commit import Commit
 from ckpt_spill.errands import GoneError
 from ckpt_spill.errors import CkptSpillError, CorruptPartitionError, MissingPartitionError, ReadError, WriteError
 from ckpt_spill.hosts import Hosts
-from ckpt_spill.jobs import Record
+from ckpt_spill.jobs import Record, StoreRef
 from ckpt_spill.manifest import ManifestData
-from ckpt_spill.reach import REMAKE, Place, ask, missing, places_of, presence, ranges, several, stores_in_reach
+from ckpt_spill.reach import (
+    REMAKE,
+    Place,
+    absent,
+    ask,
+    describe,
+    missing,
+    patiently,
+    places_of,
+    presence,
+    ranges,
+    several,
+    stores_in_reach,
+)
 from ckpt_spill.replicas import Replication
 
 M = TypeVar("M", bound=ManifestData)
@@ -32,12 +45,17 @@ def replicate(hosts: Hosts, manifest: M, replicas: int) -> M:
     MissingPartitionError, CorruptPartitionError
         A partition has no copy that can be used.
     """
-    seen = presence(hosts, manifest, None)
+    seen = patiently(
+        hosts,
+        lambda: presence(hosts, manifest, None),
+        lambda seen: absent(manifest, seen.places),
+        f"checkpoint {manifest.id!r}",
+    )
     if seen.lost:
         raise seen.error()
     made, lost = _completed(hosts, manifest, seen.records(), max(replicas, manifest.replicas))
     if lost:
-        raise missing(made, lost)
+        raise missing(made, lost, alone=hosts.alone)
     return made
 
 
@@ -71,11 +89,14 @@ class Checked:
         Its stores that are in reach, by their number in the manifest.
     problems : dict
         What is wrong with a copy, by partition and number of the store.
+    alone : bool
+        Whether only this process has looked, as there is no cluster.
     """
 
     manifest: ManifestData
     places: Mapping[int, Place]
     problems: Mapping[tuple[int, int], CkptSpillError]
+    alone: bool
 
     @property
     def damaged(self) -> dict[tuple[int, int], CkptSpillError]:
@@ -104,16 +125,16 @@ class Checked:
             problems = list(itertools.starmap(self.told, self.damaged))
             problems += [f"a copy of partition {n} is missing" for n in gone]
             return CorruptPartitionError(
-                f"{self.manifest!r}: {len(self.damaged)} files are damaged and {len(self.gone)} missing or out of "
-                f"reach: {several(problems)}. {way_out}",
+                f"checkpoint {self.manifest.id!r}: {len(self.damaged)} files are damaged and {len(self.gone)} missing "
+                f"or out of reach: {several(problems)}. {way_out}",
                 problems=problems,
             )
         if lost:
-            return missing(self.manifest, lost)
+            return missing(self.manifest, lost, alone=self.alone)
         if gone:
             return MissingPartitionError(
-                f"{self.manifest!r}: all partitions are present, but {len(self.gone)} copies, of partitions "
-                f"{ranges(gone)}, are missing or out of reach. {way_out}",
+                f"checkpoint {self.manifest.id!r}: all partitions are present, but {len(self.gone)} copies, of "
+                f"partitions {ranges(gone)}, are missing or out of reach. {way_out}",
                 partitions=gone,
             )
         return None
@@ -125,20 +146,27 @@ class Checked:
 
 
 def check(hosts: Hosts, manifest: ManifestData) -> Checked:
-    """Read every byte of every copy that is in reach."""
-    places = places_of(hosts, manifest, None)
+    """Read every byte of every copy that is in reach, or comes back in time."""
     digests: defaultdict[int, dict[int, bytes]] = defaultdict(dict)
     for n, partition in enumerate(manifest.partitions):
         for h in partition.holders:
             digests[h][n] = partition.digest
-    found = ask(hosts, errands.verify, places, lambda h, place: (place.store.root, manifest.run, digests[h]))
+    places: dict[int, Place] = {}
+    found: dict[int, dict[int, CkptSpillError]] = {}
+
+    def look() -> None:
+        places.update(new := {h: p for h, p in places_of(hosts, manifest, None).items() if h not in found})
+        found.update(ask(hosts, errands.verify, new, lambda h, p: (p.store.root, manifest.run, digests[h])))
+
+    patiently(hosts, look, lambda _: absent(manifest, {h: places[h] for h in found}), f"checkpoint {manifest.id!r}")
     problems = {(n, h): problem for h, of_store in found.items() for n, problem in of_store.items()}
-    return Checked(manifest, {h: places[h] for h in found}, problems)
+    return Checked(manifest, {h: places[h] for h in found}, problems, hosts.alone)
 
 
 # --------------------------------------------------------------------------------------------------------------- copies
-def _completed(hosts: Hosts, manifest: M, records: Iterable[Record], replicas: int) -> tuple[M, list[int]]:
+def _completed(hosts: Hosts, manifest: M, records: Collection[Record], replicas: int) -> tuple[M, list[int]]:
     """Make what is lacking, and tell all stores; give the manifest of it, and the partitions that have no copy."""
+    there = {(r.partition, r.store) for r in records}
     try:
         with Replication(
             hosts,
@@ -150,12 +178,19 @@ def _completed(hosts: Hosts, manifest: M, records: Iterable[Record], replicas: i
             durable=manifest.durable,
         ) as replication:
             holders: defaultdict[int, set[str]] = defaultdict(set)
-            for record in replication.finish():
-                holders[record.partition].add(record.store)
+            made: defaultdict[str, list[int]] = defaultdict(list)
+            for r in replication.finish():
+                holders[r.partition].add(r.store)
+                if (r.partition, r.store) not in there:
+                    made[describe(StoreRef(r.store, r.root, r.host))].append(r.partition)
+        for store, partitions in made.items():
+            logger.info("checkpoint %r: copied partitions %s to %s", manifest.id, ranges(sorted(partitions)), store)
         lost = [n for n in range(manifest.npartitions) if n not in holders]
         return _amended(hosts, manifest, holders, replicas), lost
     except GoneError as e:
-        raise WriteError(f"{manifest!r} stays as it was: {e}. Call again: copies that were made are taken over") from e
+        raise WriteError(
+            f"checkpoint {manifest.id!r} stays as it was: {e}. Call again: copies that were made are taken over"
+        ) from e
 
 
 def _amended(hosts: Hosts, manifest: M, holders: Mapping[int, set[str]], replicas: int) -> M:
@@ -180,8 +215,7 @@ def _amended(hosts: Hosts, manifest: M, holders: Mapping[int, set[str]], replica
     )
     lost = {n for n in range(manifest.npartitions) if n not in holders}
     Commit(hosts, made, places, durable=manifest.durable, lost=lost).again(known)
-    copies = sum(len(new - old) for new, old in zip(after, before, strict=True))
-    logger.info("%r: %d copies were made, revision %d", made, copies, made.revision)
+    logger.info("checkpoint %r: revision %d", made.id, made.revision)
     return made
 
 
@@ -200,9 +234,9 @@ def _beyond_repair(made: ManifestData, lost: Sequence[int], checked: Checked) ->
     """Say which partitions have no sound copy."""
     damaged = [checked.told(n, h) for n, h in checked.damaged if n in lost]
     if not damaged:
-        return missing(made, lost)
+        return missing(made, lost, alone=checked.alone)
     return CorruptPartitionError(
-        f"{made!r}: partitions {ranges(lost)} have no sound copy: {several(damaged)}. Damaged files were "
+        f"checkpoint {made.id!r}: partitions {ranges(lost)} have no sound copy: {several(damaged)}. Damaged files were "
         f"removed; all other partitions have {made.replicas} copies. {REMAKE}",
         partitions=lost,
         problems=damaged,

@@ -128,7 +128,7 @@ class TestAsking:
         results = asked.attempt(sleep_and_die_on, [(a, (first,)) for a in (first, second)])
         assert isinstance(results[0], HostLostError)
         assert (results[0].address, results[1]) == (first, second)
-        with pytest.raises(HostLostError, match=f"{second} was lost while it was asked for 'sleep_and_die_on'"):
+        with pytest.raises(HostLostError, match=f"worker {second} was lost before it answered"):
             asked.at(sleep_and_die_on, [(second, (second,)), (third, (second,))])
         answers = asked.each(sleep_and_die_on, third)
         assert third not in answers

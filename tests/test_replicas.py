@@ -28,6 +28,8 @@ class Machines:
         Addresses that do not answer.
     """
 
+    alone = False
+
     def __init__(self, directory, domains):
         self.roots = {}
         self.domains = {}

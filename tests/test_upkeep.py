@@ -25,6 +25,12 @@ N = 16
 ROWS = 20_000
 
 
+@pytest.fixture(autouse=True)
+def little_patience():
+    with dask.config.set({"ckpt-spill.patience": "1s"}):
+        yield
+
+
 def part(i, notes=None):
     if notes:
         note(notes, i)
@@ -123,7 +129,7 @@ def test_a_node_is_lost_meanwhile(nodes, notes):
     nodes = nodes(4)
     gate = nodes.directory / "gate"
     frame = dd.from_map(part_after, range(N), gate=gate, notes=notes, meta={"i": int, "x": float})
-    with dask.config.set({"ckpt-spill.patience": "1s"}), ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor() as pool:
         saving = pool.submit(cs.persist_to_disk, frame, name="x", replicas=2)
         try:
             nodes.wait_until(lambda: len(os.listdir(notes)) >= N // 2, "half of the partitions")
