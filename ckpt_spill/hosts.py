@@ -34,6 +34,10 @@ class HostLostError(GoneError):
 class Hosts(Protocol):
     """The processes that see the disks."""
 
+    @property
+    def alone(self) -> bool:
+        """Whether there is no cluster, so that what is out of reach stays so."""
+
     def each(self, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
         """Run a function once in every process; results by address, None for one that does not answer in time."""
 
@@ -82,6 +86,8 @@ def _default_scheduler(collections: Sequence[Any]) -> Callable[..., Any]:
 class LocalHost:
     """No cluster: this process, with one of dask's local schedulers."""
 
+    alone = True
+
     def __init__(self, get: Callable[..., Any]) -> None:
         self._get = get
 
@@ -109,6 +115,8 @@ class LocalHost:
 
 class Workers:
     """The workers of a distributed client."""
+
+    alone = False
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -187,13 +195,13 @@ class Workers:
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
         given = {address: None if task.cancelled() else task.result() for address, task in tasks.items()}
-        return given | {address: _lost(address, function) for address in lost if given[address] is None}
+        return given | {address: _lost(address) for address in lost if given[address] is None}
 
     async def _ask_one(self, address: str, function: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> Any:
         answers = await self._client.run(_answer, function, calls, workers=[address], on_error="return")
         answer = answers[address]
         if isinstance(answer, OSError) and not isinstance(answer, CkptSpillError):
-            return _lost(address, function)
+            return _lost(address)
         return answer
 
     def _wait_for_a_worker(self, end: float) -> None:
@@ -248,8 +256,8 @@ def _leaving_the_thread_pool() -> Generator[None]:
         rejoin()
 
 
-def _lost(address: str, function: Callable[..., Any]) -> HostLostError:
-    return HostLostError(f"worker {address} was lost while it was asked for {function.__name__!r}", address=address)
+def _lost(address: str) -> HostLostError:
+    return HostLostError(f"worker {address} was lost before it answered", address=address)
 
 
 def _sound(answers: dict[str, Any]) -> dict[str, Any]:
