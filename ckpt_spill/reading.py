@@ -70,7 +70,7 @@ class Reading:
         """Read the first copy that is sound, as soon as one can be reached."""
         end = time.monotonic() + patience()
         while not (found := self._try_all()):
-            if self._sharing is None or len(self._failed) == len(self._refs):
+            if not self._can_ask() or len(self._failed) == len(self._refs):
                 raise self._error()
             if self._ask().waits:
                 raise Reschedule
@@ -119,6 +119,10 @@ class Reading:
                 file = FileId(store, self._job.run, self._partition, self._digest)
                 yield store, functools.partial(self._sharing.open, peer, file)
 
+    def _can_ask(self) -> bool:
+        """Tell whether the plugins are there, as far as is known."""
+        return self._sharing is not None and self._sharing.steered
+
     def _ask(self) -> Sources:
         """Ask the scheduler who can serve this, and tell what was found out. One that stands still is asked again."""
         if self._sharing is None or len(self._failed) == len(self._refs):
@@ -141,20 +145,30 @@ class Reading:
             if isinstance(failure, ReadError):
                 return type(failure)(
                     f"{self._what()}, read by {by}: {_all(self._failed)}. "
-                    "Manifest.repair() removes what is damaged; then persist_to_disk() of the same collection under the "
-                    'same name, or rehydrate(..., missing="recompute", source=...), makes just that again',
+                    "Manifest.repair() removes what is damaged; then persist_to_disk() of the same collection under "
+                    'the same name, or rehydrate(..., missing="recompute", source=...), makes just that again',
                     **{**failure.details, "partition": self._partition},
                 )
         places = "; ".join(f"store {ref.id} ({ref.root} on host {ref.host})" for ref in self._refs)
         return MissingPartitionError(
             f"{self._what()} (generation {self._job.run.generation}) cannot be read by {by}. It should be in {places}: "
             f"{_all(self._failed) or 'none of these stores can be seen from here'}. {self._others_here()} other "
-            "partition files of it are in reach here. If the disk is mounted elsewhere now, say where with "
-            'rehydrate(..., root=...); if the files are gone, rehydrate(..., missing="recompute", source=...) '
-            "makes them again",
+            f"partition files of it are in reach here. {self._why_not_elsewhere()}If the disk is mounted elsewhere "
+            'now, say where with rehydrate(..., root=...); if the files are gone, rehydrate(..., missing="recompute", '
+            "source=...) makes them again",
             partitions=[self._partition],
             stores=[ref.id for ref in self._refs],
         )
+
+    def _why_not_elsewhere(self) -> str:
+        if this_worker() is None:
+            return "No cluster was used, so that nobody but this process has looked. "
+        if not self._can_ask():
+            return (
+                "Workers do not read each other's files here, as the plugins are not installed: call rehydrate() once "
+                "with a client of this cluster, or start the scheduler with --preload ckpt_spill.cluster.scheduler. "
+            )
+        return ""
 
     def _others_here(self) -> int:
         stores = [store for store in self._seen.values() if store]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 
 import dask
@@ -13,10 +15,8 @@ import ckpt_spill as cs
 from ckpt_spill.cluster.scheduler import NAME
 
 REFUSES = {"distributed.scheduler.blocked-handlers": ["register_scheduler_plugin", "register_worker_plugin"]}
-PRELOADS = {
-    "distributed.scheduler.preload": ["ckpt_spill.cluster.scheduler"],
-    "distributed.worker.preload": ["ckpt_spill.cluster.worker"],
-}
+OF_SCHEDULER = {"distributed.scheduler.preload": ["ckpt_spill.cluster.scheduler"]}
+OF_WORKERS = {"distributed.worker.preload": ["ckpt_spill.cluster.worker"]}
 NOT_INSTALLED = {"distributed.scheduler.preload": ["import sys; sys.modules['ckpt_spill'] = None"]}
 WAY_OUT = "Install ckpt_spill where it runs, or start it with `dask scheduler --preload ckpt_spill.cluster.scheduler`"
 
@@ -54,11 +54,78 @@ def test_a_scheduler_without_the_package(nodes, saved, tmp_path):
     refused(saved, tmp_path, "ModuleNotFoundError.*ckpt_spill")
 
 
-def test_one_that_has_them_needs_none(cluster):
-    """With both as preloads there is nothing to install, so a scheduler that refuses plugins will do."""
-    with dask.config.set(REFUSES | PRELOADS):
-        client = cluster(2)
+@pytest.mark.parametrize("preloads", [OF_SCHEDULER, OF_SCHEDULER | OF_WORKERS])
+def test_one_that_has_them_needs_none(cluster, preloads):
+    """With the scheduler's plugin as a preload there is nothing to install, so one that refuses plugins will do: it
+    gives the workers theirs, also those that come later.
+    """
+    with dask.config.set(REFUSES | preloads):
+        client = cluster(1)
+    client.cluster.scale(2)
+    client.wait_for_workers(2)
     m = cs.persist_to_disk(da.arange(4, chunks=2), name="x")
     assert cs.rehydrate(m).sum().compute() == 6
     reads = client.run(lambda dask_worker: dask_worker.plugins[NAME].counts["local"])
+    assert len(reads) == 2
     assert sum(reads.values()) == 2
+
+
+@contextlib.contextmanager
+def logged(client):
+    """Give what scheduler and workers log of distributed itself in a with block, as texts."""
+    texts = []
+    client.run_on_scheduler(listen)
+    client.run(listen)
+    yield texts
+    heard = [client.run_on_scheduler(tell), *client.run(tell).values()]
+    texts += [text for of in heard for text in of]
+
+
+class Heard(logging.Handler):
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.texts = []
+
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+
+
+def listen():
+    logging.getLogger("distributed.core").addHandler(Heard())
+
+
+def tell():
+    logger = logging.getLogger("distributed.core")
+    [heard] = [handler for handler in logger.handlers if isinstance(handler, Heard)]
+    logger.removeHandler(heard)
+    return heard.texts
+
+
+def test_it_is_quiet(cluster):
+    """The first call on a cluster asks nobody for what is not there yet, which distributed logs with a traceback."""
+    client = cluster(2)
+    with logged(client) as texts:
+        m = cs.persist_to_disk(da.arange(4, chunks=2), name="x")
+        assert cs.rehydrate(m).sum().compute() == 6
+    assert texts == []
+
+
+@pytest.mark.parametrize("preloads", [{}, OF_WORKERS])
+def test_a_scheduler_without_the_plugin(cluster, saved, tmp_path, preloads):
+    """What workers see is read. Other reads fail with an error that says what to do, at once and quietly."""
+    with dask.config.set(preloads):
+        client = cluster(2)
+    with dask.config.set(scheduler="synchronous"):
+        back = cs.rehydrate(saved)
+    assert client.compute(back.sum()).result() == 6
+    (tmp_path / "root").rename(tmp_path / "elsewhere")
+    with logged(client) as texts:
+        for _ in range(3):
+            future = client.compute(back.sum())
+            with pytest.raises(cs.MissingPartitionError, match=r"rehydrate\(\) once .*--preload ckpt_spill.cluster"):
+                future.result(10)
+            future.release()
+    assert texts == []
+    (tmp_path / "elsewhere").rename(tmp_path / "root")
+    assert cs.rehydrate(saved).sum().compute() == 6
+    assert all(client.run(lambda dask_worker: dask_worker.plugins[NAME].steered).values())

@@ -17,8 +17,10 @@ import pytest
 from dask._task_spec import Task
 from distributed import Client, Scheduler, Status, Worker, wait
 
+import ckpt_spill as cs
 from ckpt_spill.cluster import dispatch
-from ckpt_spill.cluster.scheduler import dask_setup
+from ckpt_spill.cluster.scheduler import NAME, dask_setup
+from ckpt_spill.cluster.worker import Sharing
 from ckpt_spill.jobs import ReadJob, StoreRef
 from ckpt_spill.store.runs import Run
 from tests.clusters import VALIDATE
@@ -40,7 +42,7 @@ async def steered(*stores, nthreads=1):
             starting = Worker(scheduler.address, host=HERE, name=store, nthreads=nthreads, memory_limit=0)
             workers.append(await stack.enter_async_context(starting))
             workers[-1].handlers["ckpt_spill_look"] = says(store)
-        assert await scheduler.handlers["ckpt_spill_look"]([])
+        await scheduler.handlers["ckpt_spill_look"]([])
         client = await stack.enter_async_context(Client(scheduler.address, asynchronous=True))
         yield scheduler, workers, client
 
@@ -153,7 +155,7 @@ def test_of_several_workers_that_see_what_is_waited_for_one_is_not_retired():
     async def main():
         async with steered("a", "b", "c") as (scheduler, [a, b, _], client):
             b.handlers["ckpt_spill_look"] = says("a")
-            assert await scheduler.handlers["ckpt_spill_look"]([])
+            await scheduler.handlers["ckpt_spill_look"]([])
             for worker in (a, b):
                 worker.status = Status.paused
             await until(lambda: len(scheduler.running) == 1)
@@ -165,5 +167,49 @@ def test_of_several_workers_that_see_what_is_waited_for_one_is_not_retired():
             for worker in (a, b):
                 worker.status = Status.running
             assert await future == 0
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+def test_a_store_that_nobody_sees_any_more(caplog):
+    """The only worker that sees a store is retired by hand: the log of the scheduler says at once what waits for it and
+    how long, and the error in the end does not count as present what was read before.
+    """
+
+    async def main():
+        async with steered("a", "b") as (scheduler, [a, _], client):
+            a.status = Status.paused
+            await until(lambda: len(scheduler.running) == 1)
+            futures = reads(client, "bab", {})
+            assert await client.gather(futures[::2]) == [0, 2]
+            assert scheduler.tasks["read-1"].state == "no-worker"
+            await scheduler.retire_workers(names=["a"], remove=True, close_workers=True)
+            with pytest.raises(cs.MissingPartitionError) as e:
+                await futures[1]
+            place = "store a (/root on host host)"
+            said, error = (r.getMessage() for r in caplog.records if r.name == "ckpt_spill")
+            assert said.startswith(f"no worker sees {place}, for which reads of checkpoint 'x' wait")
+            assert said.endswith("if it is not back within 0.2 seconds")
+            assert error == str(e.value)
+            assert "of 3 wanted partitions 1 cannot be read, not counting those that were read before: 1." in error
+            assert place in error
+
+    with dask.config.set({"ckpt-spill.patience": "200ms"}):
+        asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+def test_a_worker_without_the_plugin_is_asked_once(caplog):
+    """A worker that lost its plugin says so once in its log, and not each time that somebody looks for stores."""
+
+    async def main():
+        async with steered("a", "b") as (scheduler, [a, _], client):
+            await a.plugin_remove(NAME)
+            for _ in range(3):
+                await scheduler.handlers["ckpt_spill_look"]([])
+            assert sum("No handler ckpt_spill_look" in r.getMessage() for r in caplog.records) == 1
+            await a.plugin_add(Sharing())
+            a.handlers["ckpt_spill_look"] = says("c")
+            await scheduler.handlers["ckpt_spill_look"]([])
+            assert await reads(client, "c", {})[0] == 0
 
     asyncio.run(asyncio.wait_for(main(), LIMIT))

@@ -1,4 +1,4 @@
-"""Putting the plugins into a cluster that runs.
+"""Putting the plugins into a cluster that runs. The scheduler's brings the workers'.
 
 ``Client.scheduler``, through which a client asks a scheduler anything, is not documented.
 """
@@ -12,14 +12,14 @@ from typing import Any
 from distributed import Client
 
 from ckpt_spill.cluster.scheduler import Steering
-from ckpt_spill.cluster.worker import Sharing
+from ckpt_spill.cluster.sight import NAME
 from ckpt_spill.errors import RefusedError
 
 logger = logging.getLogger("ckpt_spill")
 
 
 def install(client: Client, roots: Sequence[str] = ()) -> None:
-    """Install both plugins, where they are not yet, and let all workers look for stores.
+    """Install the plugins, where they are not yet, and let all workers look for stores.
 
     Parameters
     ----------
@@ -31,22 +31,19 @@ def install(client: Client, roots: Sequence[str] = ()) -> None:
     Raises
     ------
     RefusedError
-        The scheduler does not take them.
+        The scheduler does not take it.
     """
     try:
-        if not client.sync(_look, client, list(roots)):
+        if not client.get_metadata([NAME], default=None):
             client.register_plugin(Steering())
-            client.register_plugin(Sharing())
-            client.sync(_look, client, list(roots))
+        client.sync(_look, client, list(roots))
     except Exception as e:
         raise RefusedError(
-            f"the scheduler of {client} does not take the plugins that steer reads to where their "
+            f"the scheduler of {client} does not take the plugin that steers reads to where their "
             f"files are ({type(e).__name__}: {str(e)[:200]}). Install ckpt_spill where it runs, or start it with "
-            "`dask scheduler --preload ckpt_spill.cluster.scheduler`, and workers with "
-            "`dask worker --preload ckpt_spill.cluster.worker`"
+            "`dask scheduler --preload ckpt_spill.cluster.scheduler`"
         ) from e
 
 
-async def _look(client: Any, roots: list[str]) -> bool:
-    """Let all workers look; False, or nothing, where a plugin is not there yet."""
-    return bool(await client.scheduler.ckpt_spill_look(roots=roots))
+async def _look(client: Any, roots: list[str]) -> None:
+    await client.scheduler.ckpt_spill_look(roots=roots)

@@ -28,23 +28,18 @@ class Lookout:
         self.sight = Sight()
         self._scheduler, self._changed = scheduler, changed
         self._roots: set[str] = set()
-        self._asked: dict[str, float] = {}
+        self._asked: dict[str, float] = {}  # when; infinite for a worker that has no plugin and cannot look
 
     async def announce(self, worker: str, stores: Mapping[str, Sequence[str]]) -> list[str]:
         """Take what a worker says it sees; give the roots that manifests name, for it to look there too."""
+        self._asked.pop(worker, None)
         self._take(worker, stores)
         return sorted(self._roots)
 
-    async def look(self, roots: Sequence[str]) -> bool:
-        """Let all workers look for stores, also in ``roots``, and wait for their answers, but not for ever.
-
-        Returns
-        -------
-        bool
-            Whether there are workers, and all that answer can look.
-        """
+    async def look(self, roots: Sequence[str]) -> None:
+        """Let all workers look for stores, also in ``roots``, and wait for their answers, but not for ever."""
         self._roots.update(roots)
-        return await self._ask(list(self._scheduler.workers))
+        await self._ask([w for w in self._scheduler.workers if self._asked.get(w) != math.inf])
 
     def look_again(self, roots: Iterable[str] = ()) -> None:
         """Let workers look once more, as stores may have been made, or mounted, meanwhile."""
@@ -60,16 +55,17 @@ class Lookout:
         self.sight.remove(worker)
         self._asked.pop(worker, None)
 
-    async def _ask(self, workers: Sequence[str]) -> bool:
+    async def _ask(self, workers: Sequence[str]) -> None:
         message = {"op": "ckpt_spill_look", "roots": sorted(self._roots)}
         asking = [self._scheduler.broadcast(msg=message, workers=[w], on_error="ignore") for w in workers]
         answers = await asyncio.gather(*(asyncio.wait_for(a, _ANSWER) for a in asking), return_exceptions=True)
         found = {w: stores for answer in answers if isinstance(answer, dict) for w, stores in answer.items()}
         for worker, stores in found.items():
-            # One that has no plugin yet answers with nothing, and announces itself when it gets it.
-            if stores is not None and worker in self._scheduler.workers:
-                self._take(worker, stores)
-        return bool(found) and None not in found.values()
+            if worker in self._scheduler.workers:
+                if stores is None:
+                    self._asked[worker] = math.inf  # until it announces itself, as it does when it gets the plugin
+                else:
+                    self._take(worker, stores)
 
     def _take(self, worker: str, stores: Mapping[str, Sequence[str]]) -> None:
         self.sight.update(worker, {store: Seen(*seen) for store, seen in stores.items()})

@@ -6,12 +6,14 @@ tasks, the read is restricted to it and let go. So reads are where their files a
 more partitions are loaded than the scheduler's queue would load. Where every worker sees the file nothing is held: the
 read is a queued root task like any other.
 
+It gives the workers their plugin, those that are there and those that come.
+
 As a preload of ``dask scheduler``: ``--preload ckpt_spill.cluster.scheduler``.
 
 What is used here and in ``lookout`` and ``dispatch`` of distributed beyond its documented interface: ``transition`` and
-``transitions``, ``handlers``, ``unrunnable``, ``queued``, ``idle_task_count``, ``running``, ``no_workers_timeout`` and
-``WORKER_SATURATION`` of the scheduler, and ``worker_restrictions`` and ``run_spec`` of a task. Plugins get no other
-means to decide where a task runs.
+``transitions``, ``handlers``, ``register_worker_plugin``, ``unrunnable``, ``queued``, ``idle_task_count``, ``running``,
+``no_workers_timeout`` and ``WORKER_SATURATION`` of the scheduler, and ``worker_restrictions`` and ``run_spec`` of a
+task. Plugins get no other means to decide where a task runs.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ from tornado.ioloop import PeriodicCallback
 
 from ckpt_spill.cluster.dispatch import Dispatch
 from ckpt_spill.cluster.lookout import Lookout
-from ckpt_spill.cluster.losses import lost_partitions
+from ckpt_spill.cluster.losses import lost_partitions, waiting
+from ckpt_spill.cluster.sight import NAME
+from ckpt_spill.cluster.worker import Sharing
 from ckpt_spill.config import patience
 from ckpt_spill.jobs import ReadJob, is_read
 
-NAME = "ckpt-spill"
 HELD = frozenset({"ckpt-spill://held-for-a-worker-that-sees-the-file"})
 """Restriction to an address that no worker has."""
 
@@ -79,7 +82,11 @@ class Steering(SchedulerPlugin):
         ticking = PeriodicCallback(self._tick, _TICK * 1000)
         scheduler.periodic_callbacks[NAME] = ticking
         ticking.start()
-        await self._lookout.look(())
+        try:
+            await scheduler.register_worker_plugin(None, pickle.dumps(Sharing()), NAME, idempotent=False)
+        except OSError as e:  # of a worker that is lost just now
+            logger.warning("a worker did not answer when it was given the plugin: %r", e)
+        scheduler.set_metadata([NAME], True)  # noqa: FBT003 (for clients to see)
 
     # ---------------------------------------------------------------------------------------------------- workers
     def _has_looked(self, worker: str) -> None:
@@ -219,8 +226,10 @@ class Steering(SchedulerPlugin):
         running = bool(self._scheduler.running)
         self._keep_from_timing_out(now, running=running)
         lost = [store for store in queue.stores() if not self._sight.workers(store)]
-        self._lost_since = {s: self._lost_since.get(s, now) for s in lost} if running else {}
+        before, self._lost_since = self._lost_since, {s: self._lost_since.get(s, now) for s in lost} if running else {}
         if self._lost_since:
+            for store in self._lost_since.keys() - before.keys():
+                logger.warning("%s", waiting([self._reads[key].job for key in queue.keys_of(store)], store, patience()))
             self._lookout.look_again()
             self._give_up({s for s, since in self._lost_since.items() if now - since >= patience()})
         self._dispatch.kick()

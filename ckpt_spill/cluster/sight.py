@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+NAME = "ckpt-spill"
+"""Of the plugins, in the scheduler and in each worker."""
+
 
 class Seen(NamedTuple):
     """A store as one worker sees it: its root there, the worker's host, and the failure domain it is in."""

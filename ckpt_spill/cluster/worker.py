@@ -1,6 +1,7 @@
 """The worker's side: it announces the stores that it sees, and serves their files to peers.
 
-As a preload of ``dask worker``: ``--preload ckpt_spill.cluster.worker``.
+The scheduler's plugin gives it to all workers. As a preload of ``dask worker`` it is there from the start, too:
+``--preload ckpt_spill.cluster.worker``.
 
 What is used of distributed beyond its documented interface: ``handlers``, ``rpc`` and ``scheduler`` of a worker, by
 which one process asks another.
@@ -18,8 +19,7 @@ from typing import Any, NamedTuple
 from distributed import WorkerPlugin
 
 from ckpt_spill.cluster.remote import UNSEEN, FileId, RemoteFile, read_range
-from ckpt_spill.cluster.scheduler import NAME
-from ckpt_spill.cluster.sight import Seen
+from ckpt_spill.cluster.sight import NAME, Seen
 from ckpt_spill.config import Settings, domain
 from ckpt_spill.errors import CkptSpillError
 from ckpt_spill.store.store import Store
@@ -52,6 +52,8 @@ class Sharing(WorkerPlugin):
     ----------
     counts : Counter
         Reads of this worker: ``local`` and ``fetched``; ``fetched_bytes``; ranges ``served`` to peers.
+    steered : bool
+        Whether the scheduler has its plugin, as far as is known.
     """
 
     name = NAME
@@ -64,6 +66,7 @@ class Sharing(WorkerPlugin):
         self._roots: set[str] = set()
         self._serving = asyncio.Semaphore(_SERVED_AT_ONCE)
         self._bandwidth: float | None = None
+        self.steered = True
         self.counts: Counter[str] = Counter()
         worker.handlers["ckpt_spill_look"] = self.look
         worker.handlers["ckpt_spill_read"] = self._read
@@ -76,10 +79,13 @@ class Sharing(WorkerPlugin):
 
     # ------------------------------------------------------------------------------------------------ announcing
     async def announce(self) -> None:
-        """Look for stores and tell the scheduler; where manifests have named more roots, look there too."""
+        """Look for stores and tell the scheduler; where manifests have named more roots, look there too.
+
+        A scheduler that has no plugin is told nothing more: when it gets one, each worker gets this one anew.
+        """
         stores = await self.look(())
         try:
-            while not self._roots.issuperset(roots := await self._tell(stores)):
+            while self.steered and not self._roots.issuperset(roots := await self._tell(stores)):
                 stores = await self.look(roots)
         except OSError as e:
             logger.warning("worker %s cannot tell the scheduler which stores it sees: %r", self._worker.address, e)
@@ -87,7 +93,8 @@ class Sharing(WorkerPlugin):
     async def _tell(self, stores: Mapping[str, Seen]) -> list[str]:
         told = {store: list(seen) for store, seen in stores.items()}
         roots = await self._worker.scheduler.ckpt_spill_announce(worker=self._worker.address, stores=told)
-        return list(roots or ())  # a scheduler without the plugin answers with nothing, and asks when it gets it
+        self.steered = roots is not None
+        return list(roots or ())
 
     async def look(self, roots: Iterable[str]) -> dict[str, Seen]:
         """Look for stores in the configured roots, in these, and in all that were asked for before."""
@@ -150,6 +157,8 @@ class Sharing(WorkerPlugin):
 
         async def ask() -> dict[str, Any]:
             await self.announce()
+            if not self.steered:
+                return {"peers": [], "waits": False}
             asking = self._worker.scheduler.ckpt_spill_sources
             return dict(await asking(worker=self._worker.address, key=key, partition=partition, **facts))
 
