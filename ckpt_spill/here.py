@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
+import functools
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from distributed import get_worker
 
 from ckpt_spill.config import Settings
+
+_ERRANDS = 64  # at once
 
 errand_of: contextvars.ContextVar[Any] = contextvars.ContextVar("errand_of", default=None)
 """The worker that runs an errand; dask tells only tasks where they run."""
@@ -22,6 +28,26 @@ def this_worker() -> Any:
         return get_worker()  # of the task that this thread runs
     except ValueError:
         return None
+
+
+async def in_errand_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function in a thread, in a copy of this context, so that its disk is kept out of the event loop.
+
+    The threads are for errands alone. These may wait for peers, which wait for the loop's default executor: were they
+    to have their threads from there, workers could wait for each other in a circle.
+    """
+    run = functools.partial(contextvars.copy_context().run, function, *args)
+    return await asyncio.get_running_loop().run_in_executor(_errand_threads(), run)
+
+
+@functools.cache
+def _errand_threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_ERRANDS, thread_name_prefix="ckpt-spill-errand")
+
+
+if hasattr(os, "register_at_fork"):
+    # A forked child has the pool but none of its threads.
+    os.register_at_fork(after_in_child=_errand_threads.cache_clear)
 
 
 def process_name() -> str:

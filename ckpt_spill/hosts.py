@@ -16,7 +16,7 @@ from distributed import Client, as_completed, get_worker, rejoin, secede
 from ckpt_spill.cluster.install import install
 from ckpt_spill.errands import GoneError
 from ckpt_spill.errors import CkptSpillError, RefusedError, WriteError
-from ckpt_spill.here import errand_of
+from ckpt_spill.here import errand_of, in_errand_thread
 
 LOCAL = "local"
 Call = tuple[str, Sequence[Any]]
@@ -277,13 +277,10 @@ def _nothing() -> None:
 async def _answer(
     function: Callable[..., Any], calls: Sequence[Sequence[Any]], dask_worker: Any
 ) -> list[Any] | CkptSpillError:
-    """Run calls one after the other. What the function raises is a value, as what dask raises is about the way there.
-
-    The disk is kept out of the worker's event loop; the thread runs in a copy of this context.
-    """
+    """Run calls one after the other. What the function raises is a value: what dask raises is about the way."""
     errand_of.set(dask_worker)
     try:
-        return [await asyncio.to_thread(function, *args) for args in calls]
+        return [await in_errand_thread(function, *args) for args in calls]
     except CkptSpillError as e:
         return e
     except Exception as e:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import socket
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import dask
 import numpy as np
@@ -17,7 +21,8 @@ from ckpt_spill import copying
 from ckpt_spill.cluster.install import install
 from ckpt_spill.copying import Copy, Holder
 from ckpt_spill.errands import GoneError
-from ckpt_spill.hosts import connect
+from ckpt_spill.here import this_worker
+from ckpt_spill.hosts import _answer, connect
 from ckpt_spill.jobs import Record, StoreRef
 from ckpt_spill.store import partition as partition_files
 from ckpt_spill.store.partition import Identity
@@ -277,6 +282,25 @@ def test_it_streams(client, tmp_path):
     assert outcome.record
     peaks = client.run(memory, "VmHWM")
     assert {worker: peaks[worker] - before[worker] < 64 * MIB for worker in peaks} == dict.fromkeys(peaks, True)
+
+
+# -------------------------------------------------------------------------------------------------------------- threads
+def test_errands_and_peers_do_not_wait_in_a_circle():
+    """Errands that wait for what a peer reads do not take the threads that it reads in, and know their worker."""
+    worker = SimpleNamespace(address="here")
+
+    async def ask():
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(2))
+        started = threading.Barrier(8)
+
+        def errand():
+            started.wait(5)
+            return asyncio.run_coroutine_threadsafe(asyncio.to_thread(str, "read"), loop).result(5), this_worker()
+
+        return await asyncio.gather(*(_answer(errand, [()], dask_worker=worker) for _ in range(8)))
+
+    assert asyncio.run(ask()) == [[("read", worker)]] * 8
 
 
 # ---------------------------------------------------------------------------------------------------------------- sites
