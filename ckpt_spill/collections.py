@@ -172,7 +172,8 @@ def rebuild(manifest: ManifestData, columns: Columns, numbers: Numbers = None) -
     """Make the lazy collection of a manifest, or of those of its partitions that have these numbers."""
     if manifest.kind not in _KINDS:
         raise RefusedError(
-            f"{manifest!r} is of a kind this release does not know: {manifest.kind!r}; install a newer one"
+            f"checkpoint {manifest.id!r} is of a kind this release does not know: {manifest.kind!r}; install a "
+            "newer one"
         )
     return _KINDS[manifest.kind][1].rebuild(manifest, columns, numbers)
 
@@ -186,12 +187,13 @@ def _layer(manifest: ManifestData, numbering: Any, numbers: Numbers = None) -> t
 
 def _refuse_columns(manifest: ManifestData, columns: Columns) -> None:
     if columns is not None:
-        raise RefusedError(f"{manifest!r} has no columns to choose from; leave out columns=")
+        raise RefusedError(f"checkpoint {manifest.id!r} has no columns to choose from; leave out columns=")
 
 
 def _refuse_gaps(manifest: ManifestData, numbers: Numbers, reason: str) -> None:
     if numbers is not None:
         raise RefusedError(
-            f"{manifest!r}: none of its partitions can be skipped, as {reason}, but only {len(numbers)} are present. "
+            f"checkpoint {manifest.id!r}: none of its {manifest.npartitions} partitions can be skipped, as {reason}, "
+            f"but only {len(numbers)} are present. "
             'missing="recompute" with source= makes the others again'
         )

@@ -161,7 +161,7 @@ def _without(present: Presence[Manifest], columns: Sequence[Hashable] | None, ho
     away = f". Out of reach: {several(present.awaited)}" if present.awaited else ""
     warnings.warn(
         f"checkpoint {present.manifest.id!r}: {len(present.lost)} of {present.manifest.npartitions} partitions are "
-        f"skipped, as they are missing: {ranges(present.lost)}{away}",
+        f"skipped, as they are missing or damaged: {ranges(present.lost)}{away}",
         stacklevel=3,
     )
     return collection

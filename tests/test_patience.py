@@ -157,7 +157,7 @@ def test_nothing_to_wait_for(roots, away, way):
     m = save(roots)
     os.unlink(next(roots[1].rglob("*.part")))
     if way == "skip":
-        with pytest.warns(UserWarning, match=r"1 of 8 partitions are skipped, as they are missing: \d$"):
+        with pytest.warns(UserWarning, match=r"1 of 8 partitions are skipped, as they are missing or damaged: \d$"):
             WAYS[way](m, roots)
     elif way == "recompute":
         WAYS[way](m, roots)
