@@ -11,6 +11,7 @@ from typing import Any
 from ckpt_spill.cluster.sight import Seen, Sight
 
 _LOOK_AGAIN = 1.0  # seconds
+_WITHOUT_PLUGIN = 60.0
 _ANSWER = 5.0
 
 
@@ -28,7 +29,7 @@ class Lookout:
         self.sight = Sight()
         self._scheduler, self._changed = scheduler, changed
         self._roots: set[str] = set()
-        self._asked: dict[str, float] = {}  # when; infinite for a worker that has no plugin and cannot look
+        self._asked: dict[str, float] = {}  # when, or until when not to
 
     async def announce(self, worker: str, stores: Mapping[str, Sequence[str]]) -> list[str]:
         """Take what a worker says it sees; give the roots that manifests name, for it to look there too."""
@@ -39,7 +40,8 @@ class Lookout:
     async def look(self, roots: Sequence[str]) -> None:
         """Let all workers look for stores, also in ``roots``, and wait for their answers, but not for ever."""
         self._roots.update(roots)
-        await self._ask([w for w in self._scheduler.workers if self._asked.get(w) != math.inf])
+        now = time.monotonic()
+        await self._ask([w for w in self._scheduler.workers if self._asked.get(w, -math.inf) <= now])
 
     def look_again(self, roots: Iterable[str] = ()) -> None:
         """Let workers look once more, as stores may have been made, or mounted, meanwhile."""
@@ -61,11 +63,12 @@ class Lookout:
         answers = await asyncio.gather(*(asyncio.wait_for(a, _ANSWER) for a in asking), return_exceptions=True)
         found = {w: stores for answer in answers if isinstance(answer, dict) for w, stores in answer.items()}
         for worker, stores in found.items():
-            if worker in self._scheduler.workers:
-                if stores is None:
-                    self._asked[worker] = math.inf  # until it announces itself, as it does when it gets the plugin
-                else:
-                    self._take(worker, stores)
+            if worker not in self._scheduler.workers:
+                continue
+            if stores is None:  # it has no plugin, and announces itself when it gets it
+                self._asked[worker] = time.monotonic() + _WITHOUT_PLUGIN
+            else:
+                self._take(worker, stores)
 
     def _take(self, worker: str, stores: Mapping[str, Sequence[str]]) -> None:
         self.sight.update(worker, {store: Seen(*seen) for store, seen in stores.items()})
