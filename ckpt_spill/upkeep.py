@@ -112,7 +112,7 @@ class Checked:
     def told(self, n: int, h: int) -> str:
         """Say what is wrong with a copy; nodes may have it at the same path."""
         ref = self.places[h].store
-        return f"store {ref.id} on host {ref.host}: {self.problems[n, h]}"
+        return f"partition {n} in store {ref.id} on host {ref.host}: {self.problems[n, h]}"
 
     def error(self) -> ReadError | None:
         """Say what is wrong, if anything is."""
