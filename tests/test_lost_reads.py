@@ -129,6 +129,15 @@ class TestOneCopy:
             cluster.add(1)
             assert future.result(SECONDS * 2) == total(16)
 
+    def test_a_worker_that_its_nanny_restarts(self, nodes):
+        """What looks for the files meanwhile waits for it: nothing is lost, by manifest, by name or when checked."""
+        with nodes(2, config=STAY | PATIENCE) as cluster, dask.config.set({"ckpt-spill.patience": "60s"}):
+            m = save(cluster, 2)
+            for call in (lambda: cs.rehydrate(m), lambda: cs.rehydrate("x"), m.verify):
+                cluster.kill_worker(1)
+                call()
+            assert cs.rehydrate(m).sum().compute() == total(16)
+
     def test_retired_and_scaled_down(self, nodes):
         """A worker that leaves in good order takes its files out of reach (case B16): named, and not removed."""
         with nodes(3, config=STAY | PATIENCE) as cluster:

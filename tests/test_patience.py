@@ -51,7 +51,8 @@ class Away:
 
 
 @pytest.fixture(autouse=True)
-def settings():
+def settings(caplog):
+    caplog.set_level(logging.INFO, "ckpt_spill")  # a cluster of other tests may have raised that of the handler
     with dask.config.set({"scheduler": "synchronous", "ckpt-spill.patience": PATIENCE}):
         yield
 
@@ -205,7 +206,6 @@ def test_copies_that_are_not_used(roots, away, twice, caplog):
 
 def test_a_repair_in_place(roots, away, twice, caplog):
     """What is made again where it was needs no new revision, and the log tells of it."""
-    caplog.set_level(logging.INFO, "ckpt_spill")
     os.unlink(next(roots[1].rglob("00000003-*.part")))
     again = twice.repair()
     assert (again, again.revision) == (twice, 0)
