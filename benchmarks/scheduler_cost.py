@@ -150,6 +150,8 @@ def time_of(scheduler: Any) -> Iterator[Clock]:
 class OwnStore(Sharing):
     """Sees one store only: that whose root ends with the name of its worker."""
 
+    idempotent = False  # it takes the place of the one that the scheduler brings
+
     async def look(self, roots: Iterable[str]) -> dict[str, Seen]:
         seen = await super().look(roots)
         return {store: place for store, place in seen.items() if place.root.endswith(f"-{self._worker.name}")}

@@ -102,7 +102,7 @@ def rehydrate(
         return present
 
     if missing == "recompute":
-        present = look()  # as persist_to_disk does, which that is, it waits itself
+        present = look()  # what computes it again waits itself
     else:
         present = patiently(hosts, look, lambda seen: seen.awaited, f"checkpoint {found.id!r}")
     if not present.lost:
