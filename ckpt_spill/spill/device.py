@@ -46,8 +46,9 @@ class DeviceSpill(DeviceHostFile):  # type: ignore[misc]
     def __init__(
         self, worker_local_directory: str, *, tier: DiskTier, device_memory_limit: int | None, target: int | None
     ) -> None:
+        self.tier = tier  # first: what closes this needs it, and comes after a failure, too
         super().__init__(worker_local_directory, device_memory_limit=device_memory_limit, memory_limit=None)
-        self.tier = self.disk = self.slow = tier
+        self.disk = self.slow = tier
         tier.stand_ins = (DeviceSerialized,)
         self.host_buffer = HostSpill(tier, sys.maxsize if target is None else target, _Part(tier))
         self.host = self.host_buffer.fast.d
@@ -83,6 +84,9 @@ class DeviceSpill(DeviceHostFile):  # type: ignore[misc]
     def close(self) -> None:
         """Remove all files."""
         self.tier.close()
+
+    def set_address(self, addr: str) -> None:
+        """Nothing to do: only a log of the base would tell it."""
 
     # ---------------------------------------------------------------------------------- as distributed's SpillBuffer
     def evict(self) -> int:

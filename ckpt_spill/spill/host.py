@@ -9,6 +9,7 @@ memory in two places.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -22,7 +23,7 @@ from dask.typing import Key
 from dask.utils import parse_bytes
 from distributed import Worker
 from distributed.sizeof import safe_sizeof
-from distributed.spill import SpillBuffer
+from distributed.spill import HandledError, MaxSpillExceeded, PickleError, SpillBuffer
 from zict.common import nodefault
 
 from ckpt_spill.clean import CleanFile
@@ -108,7 +109,20 @@ class HostSpill(SpillBuffer):
         self.tier.clean.pop(key, None)
         if file := self.tier.noted.pop(key, None):
             self.tier.clean[key] = file
-        super().__setitem__(key, value)
+        # Not SpillBuffer's own, which takes a new key for the last to be evicted: a clean one may be the first.
+        with contextlib.suppress(HandledError), self._capture_metrics(), self._handle_errors(key):
+            zict.Buffer.__setitem__(self, key, value)
+            self.logged_pickle_errors.discard(key)
+
+    def __getitem__(self, key: Key) -> object:
+        """Give a value. Where room has to be made for it and cannot be, others stay in memory, and that is logged."""
+        try:
+            return super().__getitem__(key)
+        except (OSError, MaxSpillExceeded, PickleError) as e:
+            value = self.fast[key] if key in self.fast else self.slow[key]  # raises again what reading has raised
+            with contextlib.suppress(HandledError), self._handle_errors(None):
+                raise e  # noqa: TRY201
+            return value
 
     def __delitem__(self, key: Key) -> None:
         super().__delitem__(key)
