@@ -158,7 +158,8 @@ class Manifest(ManifestData):
         """
         hosts = connect(client)
         places = stores_in_reach(hosts, None, [s.root for s in self.stores])
-        deleted = ask(hosts, errands.delete, places, lambda _, place: (place.store.root, self.run))
+        for _ in range(2):  # who mends it meanwhile may have put it into stores that were done before the others
+            deleted = ask(hosts, errands.delete, places, lambda _, place: (place.store.root, self.run))
         for ref in self.stores:
             if ref.id not in deleted:
                 logger.warning("%r: store %s (%s on %s) is out of reach or gone", self, ref.id, ref.root, ref.host)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ckpt_spill import errands
+from ckpt_spill.errands import GoneError
 from ckpt_spill.errors import CkptSpillError, ConflictError
 from ckpt_spill.hosts import Hosts
 from ckpt_spill.manifest import ManifestData
@@ -47,6 +48,7 @@ class Commit:
         lost: Collection[int] = (),
     ) -> None:
         self._hosts, self._manifest, self._places, self._durable = hosts, manifest, places, durable
+        self._lost = lost
         self._expected = {
             ref.id: dict(file for n, file in manifest.files(h).items() if n not in lost)
             for h, ref in enumerate(manifest.stores)
@@ -80,28 +82,39 @@ class Commit:
         Parameters
         ----------
         known : collection of str
-            Ids of the stores that have an earlier revision. All who mend a run come to the first of these first.
+            Ids of the stores that may have an earlier revision. All who mend a run come to the first that has it first.
 
         Raises
         ------
         ConflictError
-            Somebody else has been faster. The files that were written stay, unseen; the next one may take them over.
+            Somebody else has been faster. The files that were written stay, unseen; the next one may take them over,
+            or, where the run was deleted, ``remove_deleted`` removes them.
         """
+        before = {s: place for s, place in self._places.items() if s in known}
+        if not self._places or (self._lost and not before):
+            raise GoneError("its stores are out of reach")
         missing = self._seal(tidy=False)
-        first = min(self._places.keys() & known, default=min(self._places))
-        useless = None if missing else self._write(first)
+        having = {s: before[s] for s, there in _committed(self._hosts, self._manifest.run, before).items() if there}
+        useless = None
+        if (having or not before) and not missing:
+            first = min(having or self._places)
+            useless = self._write(first, amend=bool(having))
+            # Who deletes it comes to every store twice. Either we see that, or what we have written is removed.
+            if having and False in _committed(self._hosts, self._manifest.run, {first: having[first]}).values():
+                useless = None
         if useless is None:
             raise self._conflict("somebody else had mended, replaced or deleted it", missing)
         return useless
 
-    def _write(self, first: str) -> Useless | None:
-        """Write the manifest into one store, then into the others; None if somebody else has been faster."""
+    def _write(self, first: str, *, amend: bool = False) -> Useless | None:
+        """Write the manifest into one store, where it may have to amend one, then into the others; None if refused."""
         manifest, content = self._manifest, self._manifest.to_json()
         useless: Useless = []
         for places in ([self._places[first]], [p for s, p in self._places.items() if s != first]):
             calls = []
             for address, ref in places:
-                calls.append((address, (ref, manifest.run, content, self._expected[ref.id], self._durable)))
+                must = amend and ref.id == first
+                calls.append((address, (ref, manifest.run, content, self._expected[ref.id], self._durable, must)))
             for place, runs in zip(places, self._hosts.at(errands.commit, calls), strict=True):
                 if runs is None:
                     return None
@@ -121,6 +134,39 @@ class Commit:
         return ConflictError(
             f"checkpoint {self._manifest.id!r} was not committed: when it was complete {reason}. Call again"
         )
+
+
+def _committed(hosts: Hosts, run: Run, places: Mapping[str, Place]) -> dict[str, bool]:
+    """Tell which of some stores have the manifest of a run."""
+    return ask(hosts, errands.committed, places, lambda _, place: (place.store.root, run))
+
+
+def is_committed(hosts: Hosts, run: Run, places: Mapping[str, Place]) -> bool:
+    """Tell whether some store has the manifest of a run."""
+    return any(_committed(hosts, run, places).values())
+
+
+def remove_deleted(hosts: Hosts, run: Run, places: Mapping[str, Place]) -> bool:
+    """After a run could not be mended, see whether it is still committed; if not, remove what was written for it since.
+
+    Parameters
+    ----------
+    hosts : Hosts
+    run : Run
+        One that was committed before.
+    places : mapping
+        The stores in reach, by id.
+
+    Returns
+    -------
+    bool
+        Whether none of the stores has its manifest any more.
+    """
+    answers = _committed(hosts, run, places)
+    if any(answers.values()):
+        return False
+    ask(hosts, errands.remove, {s: places[s] for s in answers}, lambda _, place: (place.store.root, run))
+    return True
 
 
 def superseded(hosts: Hosts, run: Run, places: Iterable[Place]) -> Useless:

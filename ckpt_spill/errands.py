@@ -142,15 +142,16 @@ def seal(ref: StoreRef, run: Run, expected: Mapping[str, int], durable: bool, ti
     return _same_store(ref).seal(run, expected, durable=durable, tidy=tidy)
 
 
-def commit(
+def commit(  # noqa: PLR0917
     ref: StoreRef,
     run: Run,
     manifest: bytes,
     expected: Mapping[str, int],
     durable: bool,  # noqa: FBT001
+    amend: bool,  # noqa: FBT001
 ) -> list[Run] | None:
-    """Write the manifest into one store; give the runs it makes useless, or None if another run came first."""
-    return _same_store(ref).commit(run, manifest, expected, durable=durable)
+    """Write the manifest into one store; give the runs it makes useless, or None where it may not be written."""
+    return _same_store(ref).commit(run, manifest, expected, durable=durable, amend=amend)
 
 
 def _same_store(ref: StoreRef) -> Store:
@@ -158,6 +159,12 @@ def _same_store(ref: StoreRef) -> Store:
     if (store := Store.open(ref.root)) is None or store.id != ref.id:
         raise GoneError(f"store {ref.id} is not in {ref.root} on host {ref.host} any more")
     return store
+
+
+def committed(root: str, run: Run) -> bool:
+    """Tell whether a run is committed in one store."""
+    store = Store.open(root)
+    return store is not None and store.manifests.is_committed(run)
 
 
 def uncommit(root: str, run: Run, revision: int) -> None:

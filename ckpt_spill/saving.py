@@ -12,7 +12,7 @@ from typing import Any
 
 from ckpt_spill import errands
 from ckpt_spill.catalog import Manifest, find, next_generation
-from ckpt_spill.commit import Commit, superseded, sweep
+from ckpt_spill.commit import Commit, remove_deleted, superseded, sweep
 from ckpt_spill.errands import GoneError
 from ckpt_spill.errors import CheckpointExistsError, CkptSpillError, ManifestError, RootError, WriteError
 from ckpt_spill.graph import held_key, with_writes
@@ -265,6 +265,9 @@ class Saving:
                 self.hosts.each(errands.give_up, runs)
                 places = {s: p for s, p in self._reach().items() if s in self._surveyed}
                 ask(self.hosts, errands.discard_empty, places, lambda _, p: (p.store.root, runs))
+                for b in begun:
+                    if b.before and not b.result:
+                        remove_deleted(self.hosts, b.run, self._reach([b]))
             if type(e) is CkptSpillError or isinstance(e, GoneError):  # a worker that failed in an errand
                 raise WriteError(f"{e}. Call again: what is on disk is taken over") from e
             raise

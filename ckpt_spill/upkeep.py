@@ -10,9 +10,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 from ckpt_spill import errands
-from ckpt_spill.commit import Commit
+from ckpt_spill.commit import Commit, is_committed, remove_deleted
 from ckpt_spill.errands import GoneError
-from ckpt_spill.errors import CkptSpillError, CorruptPartitionError, MissingPartitionError, ReadError, WriteError
+from ckpt_spill.errors import (
+    CkptSpillError,
+    ConflictError,
+    CorruptPartitionError,
+    MissingPartitionError,
+    ReadError,
+    WriteError,
+)
 from ckpt_spill.hosts import Hosts
 from ckpt_spill.jobs import Record, StoreRef
 from ckpt_spill.manifest import ManifestData
@@ -167,6 +174,7 @@ def check(hosts: Hosts, manifest: ManifestData) -> Checked:
 def _completed(hosts: Hosts, manifest: M, records: Collection[Record], replicas: int) -> tuple[M, list[int]]:
     """Make what is lacking, and tell all stores; give the manifest of it, and the partitions that have no copy."""
     there = {(r.partition, r.store) for r in records}
+    was_committed = is_committed(hosts, manifest.run, _stores(hosts, manifest))
     try:
         with Replication(
             hosts,
@@ -187,10 +195,22 @@ def _completed(hosts: Hosts, manifest: M, records: Collection[Record], replicas:
             logger.info("checkpoint %r: copied partitions %s to %s", manifest.id, ranges(sorted(partitions)), store)
         lost = [n for n in range(manifest.npartitions) if n not in holders]
         return _amended(hosts, manifest, holders, replicas), lost
-    except GoneError as e:
+    except CkptSpillError as e:
+        if was_committed and remove_deleted(hosts, manifest.run, _stores(hosts, manifest)):
+            raise ConflictError(
+                f"no store in reach has checkpoint {manifest.id!r} of generation {manifest.run.generation} any more: "
+                "it was deleted or replaced meanwhile, or all its nodes were lost. Copies that were made were removed"
+            ) from e
+        if not isinstance(e, GoneError):
+            raise
         raise WriteError(
             f"checkpoint {manifest.id!r} stays as it was: {e}. Call again: copies that were made are taken over"
         ) from e
+
+
+def _stores(hosts: Hosts, manifest: ManifestData) -> dict[str, Place]:
+    """Find all stores in reach, by id."""
+    return stores_in_reach(hosts, None, [ref.root for ref in manifest.stores])
 
 
 def _amended(hosts: Hosts, manifest: M, holders: Mapping[int, set[str]], replicas: int) -> M:
@@ -201,8 +221,7 @@ def _amended(hosts: Hosts, manifest: M, holders: Mapping[int, set[str]], replica
         return manifest
     used = set[str]().union(*after)
     known = {ref.id for ref in manifest.stores}
-    reach = stores_in_reach(hosts, None, [ref.root for ref in manifest.stores])
-    places = {store: place for store, place in reach.items() if store in known | used}
+    places = {store: place for store, place in _stores(hosts, manifest).items() if store in known | used}
     refs = {ref.id: ref for ref in manifest.stores if ref.id in used} | {s: p.store for s, p in places.items()}
     if gone := used - refs.keys():
         raise GoneError(f"stores that were to have copies are out of reach: {several(sorted(gone))}")

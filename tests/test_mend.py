@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import threading
+from collections import Counter
 from pathlib import Path
 
 import dask
@@ -21,6 +22,8 @@ from blake3 import blake3
 from dask import delayed
 
 import ckpt_spill as cs
+from ckpt_spill import copying, upkeep
+from ckpt_spill.hosts import LocalHost
 from ckpt_spill.jobs import Record, StoreRef
 from ckpt_spill.store.runs import Run
 from ckpt_spill.store.store import Store
@@ -280,6 +283,7 @@ class TestOthersMeanwhile:
         with pytest.raises(cs.ConflictError, match="Call again"):
             cs.persist_to_disk(source(notes), name="x", root=root)
         assert [m.name for m in cs.list_checkpoints(root)] == ["keeps the store"]
+        assert len(part_files(root)) == 1
         cs.persist_to_disk(source(notes), name="x", root=root).verify()
 
     @pytest.mark.parametrize("moment", ["salvage", "seal", "commit"])
@@ -301,6 +305,94 @@ class TestOthersMeanwhile:
         m = cs.persist_to_disk(source(notes), name="x", root=roots)
         assert m.revision == 2
         m.verify()
+
+
+class Apart(LocalHost):
+    """Two hosts in this process, of which each has copies in a root of its own.
+
+    Parameters
+    ----------
+    roots : sequence of str
+    name : str
+    n : int
+        What is done once, before the call n of an errand of this name.
+    do : callable
+    """
+
+    def __init__(self, roots, name, n, do):
+        super().__init__(dask.get)
+        self.roots, self.moment, self.do = roots, (name, n), do
+        self.calls = Counter()
+
+    def each(self, function, *args):
+        answers = {}
+        for root in self.roots:
+            with dask.config.set({"ckpt-spill.domain": root}):
+                if function is copying.sites:
+                    answers[root] = function((root,), [ref for ref in args[1] if ref.root == root])
+                else:
+                    answers[root] = function(*args)
+        return answers
+
+    def at(self, function, calls):
+        return [self._one(function, args) for _, args in calls]
+
+    def _one(self, function, args):
+        name = function.__name__
+        if (name, self.calls[name]) == self.moment:
+            self.do()
+        self.calls[name] += 1
+        return function(*args)
+
+    attempt = at
+
+
+class TestDeletedWhileCopiesAreMade:
+    @pytest.mark.parametrize("moment", ["fetch 0", "seal 0", "seal 1", "commit 0", "commit 1", "committed 2"])
+    @pytest.mark.parametrize("kept", [True, False])
+    def test_replicate(self, tmp_path, notes, moment, kept):
+        """A checkpoint that is deleted meanwhile stays deleted, also where its store went with it; no file is left."""
+        roots = [str(tmp_path / "a"), str(tmp_path / "b")]
+        with dask.config.set({"ckpt-spill.root": roots}):
+            for root in roots if kept else ():
+                cs.persist_to_disk(da.ones(3), name=f"keeps {root}", root=root)
+            m = cs.persist_to_disk(source(notes), name="x", root=roots[0])
+            name, n = moment.split()
+            hosts = Apart(roots, name, int(n), m.delete)
+            with pytest.raises(cs.ConflictError):
+                upkeep.replicate(hosts, m, 2)
+            assert [found.name for found in cs.list_checkpoints()] == [f"keeps {root}" for root in roots if kept]
+            assert len(part_files(tmp_path)) == 2 * kept
+            again = cs.persist_to_disk(source(notes), name="x", root=roots[0])
+            upkeep.replicate(Apart(roots, "", 0, None), again, 2)
+            assert cs.list_checkpoints()[-1].replicas == 2
+            cs.list_checkpoints()[-1].verify()
+
+    def test_replaced(self, tmp_path, notes):
+        """Of one that is replaced meanwhile nothing is left either."""
+        roots = [str(tmp_path / "a"), str(tmp_path / "b")]
+        with dask.config.set({"ckpt-spill.root": roots}):
+            m = cs.persist_to_disk(source(notes), name="x", root=roots[0])
+
+            def replace():
+                cs.persist_to_disk(da.ones(3), name="x", root=roots[0], overwrite=True)
+
+            with pytest.raises(cs.ConflictError):
+                upkeep.replicate(Apart(roots, "commit", 0, replace), m, 2)
+            assert cs.rehydrate("x").sum().compute() == 3
+            assert len(part_files(tmp_path)) == 1
+
+    def test_one_store_lost_its_manifest(self, tmp_path, notes):
+        """A store that was emptied, not deleted from, gets what it lacks."""
+        roots = [str(tmp_path / "a"), str(tmp_path / "b")]
+        with dask.config.set({"ckpt-spill.root": roots}):
+            m = cs.persist_to_disk(source(notes), name="x", root=roots[0])
+            m = upkeep.replicate(Apart(roots, "", 0, None), m, 2)
+            for root in roots:
+                shutil.rmtree(Path(root, "checkpoints"))
+                m = upkeep.repair(Apart(roots, "", 0, None), m)
+                m.verify()
+                assert len(part_files(root)) == N
 
 
 class TestStoreOperation:
@@ -334,6 +426,15 @@ class TestStoreOperation:
         store.manifests.remove(self.RUN, 2)
         assert not store.manifests.is_committed(self.RUN)
         assert not files_below(root, "tmp-")
+
+    def test_nothing_to_amend(self, root):
+        """Where a run was deleted no later revision of it is written; one that is there is amended."""
+        store = Store.create(root)
+        store.begin(self.RUN, b"{}")
+        assert not store.manifests.put(self.RUN, self.manifest(self.RUN, 1), {}, durable=True, amend=True)
+        assert manifest_files(root) == []
+        assert store.manifests.put(self.RUN, self.manifest(self.RUN, 0), {}, durable=True)
+        assert store.manifests.put(self.RUN, self.manifest(self.RUN, 1), {}, durable=True, amend=True)
 
     def test_many_amend(self, root):
         """Of many who amend at once the latest revision stays, and each was told the truth."""

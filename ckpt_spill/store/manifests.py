@@ -45,7 +45,9 @@ class Manifests:
         return max((n for name in names if (n := parse_manifest_file(name)) is not None), default=0)
 
     # ------------------------------------------------------------------------------------------------- writing
-    def put(self, run: Run, manifest: bytes, expected: Mapping[str, int], *, durable: bool) -> bool:
+    def put(
+        self, run: Run, manifest: bytes, expected: Mapping[str, int], *, durable: bool, amend: bool = False
+    ) -> bool:
         """Write the manifest where the generation has none, or replace an earlier revision of the same run.
 
         Parameters
@@ -56,12 +58,14 @@ class Manifests:
             Names of the run's partition files that have to be there, and their sizes in bytes.
         durable : bool
             Whether it has to survive a power cut.
+        amend : bool
+            Whether there has to be an earlier revision: where the run was deleted meanwhile, there is none.
 
         Returns
         -------
         bool
             False where the generation is another run's, where a later one, or a revision that is no earlier, is there,
-            and where files that are expected are gone.
+            where none is there to amend, and where files that are expected are gone.
         """
         path = manifest_path(self.root, run)
         with marker.kept(self.root):
@@ -75,7 +79,7 @@ class Manifests:
                             return False
                         write_atomic(path, manifest, durable=durable)
                         return True
-                if self.latest(run.checkpoint) > run.generation:
+                if amend or self.latest(run.checkpoint) > run.generation:
                     return False
                 if write_once(path, manifest, durable=durable):
                     break

@@ -72,7 +72,7 @@ class Store:
     def publish(self, run: Run, partition: int, write: Callable[[int], Written], *, needed: int) -> Written:
         """Let ``write`` fill a new file, then give it its name. On any failure nothing of it stays."""
         directory = self.run_path(run)
-        with write_errors(directory, needed):
+        with write_errors(directory, needed), marker.kept(self.root):
             make_directory(directory)
             with temporary(directory) as (fd, name):
                 written = write(fd)
@@ -101,7 +101,7 @@ class Store:
             It is gone, or could not be copied. Nothing of it stays.
         """
         directory, target = self.run_path(run), self.partition_path(run, partition, digest)
-        with write_errors(directory, os.stat(path).st_size):
+        with write_errors(directory, os.stat(path).st_size), marker.kept(self.root):
             make_directory(directory)
             _link_or_copy(path, target)
             if durable:
@@ -187,15 +187,18 @@ class Store:
             sync_file(manifest_path(self.root, run))
             sync_ancestors(directory, self.root)
 
-    def commit(self, run: Run, manifest: bytes, expected: Mapping[str, int], *, durable: bool) -> list[Run] | None:
-        """Write the manifest: from now on this run is the generation.
+    def commit(
+        self, run: Run, manifest: bytes, expected: Mapping[str, int], *, durable: bool, amend: bool = False
+    ) -> list[Run] | None:
+        """Write the manifest, as ``Manifests.put`` does: from now on this run is the generation.
 
         Returns
         -------
         list of Run or None
             The runs that this one makes useless; None where ``Manifests.put`` refuses.
         """
-        return self.superseded(run) if self.manifests.put(run, manifest, expected, durable=durable) else None
+        done = self.manifests.put(run, manifest, expected, durable=durable, amend=amend)
+        return self.superseded(run) if done else None
 
     # ------------------------------------------------------------------------------------------------- looking
     def runs(self, checkpoint: str) -> list[Run]:
