@@ -146,7 +146,7 @@ def is_committed(hosts: Hosts, run: Run, places: Mapping[str, Place]) -> bool:
     return any(_committed(hosts, run, places).values())
 
 
-def remove_deleted(hosts: Hosts, run: Run, places: Mapping[str, Place]) -> bool:
+def remove_deleted(hosts: Hosts, run: Run, places: Mapping[str, Place], known: Collection[str] = ()) -> bool:
     """After a run could not be mended, see whether it is still committed; if not, remove what was written for it since.
 
     Parameters
@@ -156,6 +156,8 @@ def remove_deleted(hosts: Hosts, run: Run, places: Mapping[str, Place]) -> bool:
         One that was committed before.
     places : mapping
         The stores in reach, by id.
+    known : collection of str
+        Ids of stores of which one has to answer, if there are any: what was written can be of use when they come back.
 
     Returns
     -------
@@ -163,7 +165,7 @@ def remove_deleted(hosts: Hosts, run: Run, places: Mapping[str, Place]) -> bool:
         Whether none of the stores has its manifest any more.
     """
     answers = _committed(hosts, run, places)
-    if any(answers.values()):
+    if any(answers.values()) or (known and answers.keys().isdisjoint(known)):
         return False
     ask(hosts, errands.remove, {s: places[s] for s in answers}, lambda _, place: (place.store.root, run))
     return True

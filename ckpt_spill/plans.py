@@ -70,6 +70,8 @@ class Begun:
         What is on disk.
     before : Manifest, optional
         The checkpoint that the run is already, if it is to be mended.
+    replaced : Manifest, optional
+        The one of other content that has its name until it is committed.
     result : Manifest, optional
         The checkpoint, where nothing needs to be done.
     replication : Replication, optional
@@ -80,6 +82,7 @@ class Begun:
     run: Run
     records: list[Record] = dataclasses.field(default_factory=list)
     before: Manifest | None = None
+    replaced: Manifest | None = None
     result: Manifest | None = None
     replication: Replication | None = None
 
@@ -94,6 +97,10 @@ class Begun:
         away = {r.store: describe(StoreRef(r.store, r.root, r.host)) for r in self.records if r.store not in reach}
         there = {r.partition for r in self.records if r.store in reach}
         return list(away.values()), len({r.partition for r in self.records} - there)
+
+    def left_behind(self, reach: Container[str]) -> list[str]:
+        """Name the stores out of reach that keep what the run replaces."""
+        return [describe(ref) for ref in self.replaced.stores if ref.id not in reach] if self.replaced else []
 
     def missing(self) -> Iterator[tuple[int, Any]]:
         """Partitions that are not on disk, and the keys of what is to be written there."""

@@ -27,6 +27,7 @@ from ckpt_spill.store.runs import Run
 
 logger = logging.getLogger("ckpt_spill")
 _ATTEMPTS = 20  # to commit, while stores go away
+LEFT_BEHIND = "checkpoint %r: the one it replaces stays in what is out of reach, and is found where only that is: %s"
 
 
 @dataclasses.dataclass
@@ -82,9 +83,9 @@ class Saving:
         return all(m is not None and m.token == w.token for m, w in zip(found, wanted, strict=True))
 
     def _reach(self, begun: Sequence[Begun] = ()) -> dict[str, Place]:
-        """Find the stores in reach, also those that some runs have written to, or are to mend."""
+        """Find the stores in reach, also those that some runs have written to, or are to mend or replace."""
         named = {r.root for b in begun for r in b.records}
-        named |= {ref.root for b in begun if b.before for ref in b.before.stores}
+        named |= {ref.root for b in begun for m in (b.before, b.replaced) if m for ref in m.stores}
         return stores_in_reach(self.hosts, self.roots, [*self.named, *sorted(named)])
 
     # -------------------------------------------------------------------------------------------------------- begin
@@ -112,7 +113,7 @@ class Saving:
             raise self._problems
         generation = next_generation(self.hosts, stores, checkpoint, plan.identity)
         run = Run(checkpoint, generation, plan.identity, secrets.token_hex(4))
-        begun.append(Begun(plan, run))
+        begun.append(Begun(plan, run, replaced=before))
         intent = plan.intent()
         writable = {store: place for store, place in stores.items() if store in self._surveyed}
         found = ask(self.hosts, errands.begin, writable, lambda _, p: (p.store.root, run, intent, self.durable))
@@ -267,7 +268,7 @@ class Saving:
                 ask(self.hosts, errands.discard_empty, places, lambda _, p: (p.store.root, runs))
                 for b in begun:
                     if b.before and not b.result:
-                        remove_deleted(self.hosts, b.run, self._reach([b]))
+                        remove_deleted(self.hosts, b.run, self._reach([b]), [ref.id for ref in b.before.stores])
             if type(e) is CkptSpillError or isinstance(e, GoneError):  # a worker that failed in an errand
                 raise WriteError(f"{e}. Call again: what is on disk is taken over") from e
             raise
@@ -302,6 +303,8 @@ class Saving:
         # Earlier generations may be in stores that this one is not in.
         others = superseded(self.hosts, begun.run, (p for s, p in reach.items() if s not in places))
         sweep(self.hosts, begun.run, [*useless, *others])
+        if left := begun.left_behind(reach):
+            logger.warning(LEFT_BEHIND, begun.run.checkpoint, several(left))
         self._flush(made, {n: places[ref.id] for n, ref in enumerate(made.stores)})
         return made
 

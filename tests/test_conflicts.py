@@ -231,6 +231,22 @@ class TestMovedAndCopied:
             assert cs.list_checkpoints() == []
             assert files_below(tmp_path, ".part") == []
 
+    def test_the_replaced_one_is_warned_of(self, tmp_path, monkeypatch):
+        """Who replaces a checkpoint is told which stores that have it are out of reach, where it can be found later."""
+        roots = [str(tmp_path / "a"), str(tmp_path / "b")]
+        old = cs.persist_to_disk(numbers(1), name="x", root=roots)
+        logged = []
+        monkeypatch.setattr(saving.logger, "warning", lambda text, *args: logged.append(text % args))
+        os.rename(roots[1], tmp_path / "away")
+        cs.persist_to_disk(numbers(2), name="x", root=roots[0], overwrite=True)
+        [away] = [ref for ref in old.stores if ref.root == roots[1]]
+        assert [text for text in logged if f"store {away.id} ({away.root} on host {away.host})" in text] == logged[-1:]
+        os.rename(tmp_path / "away", roots[1])
+        assert cs.rehydrate("x", root=roots[1]).npartitions == 3
+        logged.clear()
+        cs.persist_to_disk(numbers(3), name="x", root=roots, overwrite=True)
+        assert logged == []
+
     def test_replaced_in_another_root(self, root):
         """A checkpoint in the configured root is replaced by one elsewhere, also for those who look there."""
         cs.persist_to_disk(numbers(1), name="x")
