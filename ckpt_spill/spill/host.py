@@ -106,7 +106,7 @@ class HostSpill(SpillBuffer):
             self._find_target = False
             if limit := limit_of(self):
                 self.n = target_of(limit)
-        self.tier.clean.pop(key, None)
+        self.tier.forget(key)
         if file := self.tier.noted.pop(key, None):
             self.tier.clean[key] = file
         # Not SpillBuffer's own, which takes a new key for the last to be evicted: a clean one may be the first.
@@ -126,7 +126,7 @@ class HostSpill(SpillBuffer):
 
     def __delitem__(self, key: Key) -> None:
         super().__delitem__(key)
-        self.tier.clean.pop(key, None)
+        self.tier.forget(key)
 
     def evict(self) -> int:
         """Move what was not used for longest to disk. Never raises.

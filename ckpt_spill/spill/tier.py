@@ -72,7 +72,8 @@ class DiskTier(MutableMapping[Key, object]):
         By key, the checkpoint's file of a value that is about to be set. Whoever runs the tasks puts it there.
     clean : dict
         By key, the checkpoint's file of a value that was read from one and is not to be written: it gets a second name
-        in an area instead, so that it stays when the checkpoint is deleted. Who sets a value moves it here.
+        in an area instead, to stay when the checkpoint is deleted, and keeps that as long as the value is here.
+        Who sets a value moves it here.
     stand_ins : tuple of type
         Of values that a buffer above this tier has made of others.
     weight_by_key, total_weight
@@ -113,8 +114,19 @@ class DiskTier(MutableMapping[Key, object]):
     def __delitem__(self, key: Key) -> None:
         file = self._files.pop(key).file
         self.total_weight -= self.weight_by_key.pop(key)
+        clean = self.clean.get(key)
+        if clean and (clean.digest, clean.columns) == (file.digest, file.columns):
+            self.clean[key] = file  # whose link stays for the next time: the checkpoint may be deleted until then
+            return
         with contextlib.suppress(FileNotFoundError):
             os.unlink(file.path)
+
+    def forget(self, key: Key) -> None:
+        """Take the value of a key for one that is in no file of a checkpoint."""
+        file = self.clean.pop(key, None)
+        if file and self._is_ours(file):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(file.path)
 
     def __contains__(self, key: object) -> bool:
         return key in self._files
@@ -149,6 +161,9 @@ class DiskTier(MutableMapping[Key, object]):
         if (clean := self.clean.get(key)) is None:
             return None
         try:
+            if self._is_ours(clean):
+                partition_files.read_footer(clean.path, clean.identity, clean.digest)
+                return Spilled(clean, packed=False), 0
             path = self._area_in(clean.store).new_path()
             os.link(clean.path, path)
             try:
@@ -160,6 +175,10 @@ class DiskTier(MutableMapping[Key, object]):
             logger.info("%r is written when it is evicted: its file %s cannot be used: %s", key, clean.path, e)
             return None
         return Spilled(clean._replace(path=path), packed=False), 0
+
+    def _is_ours(self, file: CleanFile) -> bool:
+        directory = os.path.dirname(file.path)
+        return any(area.directory == directory for area in self._areas + self._other_areas)
 
     def _area_in(self, store: Store) -> SpillArea:
         for area in self._areas + self._other_areas:
