@@ -93,6 +93,18 @@ class TestPublish:
         publish(store, RUN, 0, np.arange(3))
         assert [parse_partition_file(os.path.basename(f)) for f in files_below(store.run_path(RUN))] == [0]
 
+    def test_a_directory_in_its_place(self, store, caplog):
+        """What is in the way of a partition file, and stays when its run is removed, is named with its path."""
+        path = store.partition_path(RUN, 0, publish(store, RUN, 0, np.arange(3)).digest)
+        os.unlink(path)
+        os.mkdir(path)
+        with pytest.raises(cs.WriteError, match=f"{path} failed: Is a directory") as e:
+            publish(store, RUN, 0, np.arange(3))
+        assert e.value.path == path
+        store.remove(RUN)
+        assert os.path.isdir(path)
+        assert f"{path} is left" in caplog.text
+
     def test_attempts_do_not_collide(self, store):
         """Two attempts with other content are two files, each whole."""
         one, two = publish(store, RUN, 0, np.arange(3)), publish(store, RUN, 0, np.arange(4))

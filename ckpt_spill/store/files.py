@@ -131,7 +131,8 @@ def write_errors(directory: str, needed: int) -> Iterator[None]:
             raise
         reason = e.strerror or str(e)
         if e.errno not in _FULL:
-            raise WriteError(f"writing in {directory} failed: {reason}. Nothing was committed", path=directory) from e
+            path = e.filename2 or e.filename or directory
+            raise WriteError(f"writing {path} failed: {reason}. Nothing was committed", path=path) from e
         free = free_bytes(directory)
         raise DiskFullError(
             f"no room in {directory}: writing {needed:,} bytes failed with {reason!r}; {free:,} bytes are free. "

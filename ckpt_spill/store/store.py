@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import logging
 import os
 import shutil
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -28,6 +29,7 @@ from ckpt_spill.store.manifests import Manifests
 from ckpt_spill.store.partition import Identity, Written, read_footer, verify
 from ckpt_spill.store.runs import Run, parse_partition_file, partition_file
 
+logger = logging.getLogger("ckpt_spill")
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -273,5 +275,10 @@ def _link_or_copy(source: str, target: str) -> None:
 def _unlink_ours(directory: str, name: str) -> None:
     """Remove a file that has a name of our making; others, whoever put them there, stay."""
     if name == INTENT or name.startswith(TEMPORARY) or parse_partition_file(name) is not None:
-        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
-            os.unlink(os.path.join(directory, name))
+        path = os.path.join(directory, name)
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        except IsADirectoryError:
+            logger.warning("%s is left: it is a directory in the place of a file of ours; remove it by hand", path)
