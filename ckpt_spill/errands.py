@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from dask.typing import Key
@@ -22,6 +23,7 @@ from ckpt_spill.store.store import Store
 from ckpt_spill.tasks import record_of
 
 _PATIENCE = 30  # seconds
+_FLUSHES = 8  # at once
 
 logger = logging.getLogger("ckpt_spill")
 
@@ -110,18 +112,24 @@ def take(run: Run, held: Mapping[int, Key], roots: tuple[str, ...] | None, durab
 
     What has left the disk meanwhile, or cannot be taken for any other reason, has to be written.
     """
-    records, tier, settings = [], _tier_here(), settings_here(roots)
-    for partition, key in held.items():
-        if tier and (file := tier.whole_file(key)):
-            root = file.store.root if file.store.root in settings.roots else settings.roots[0]
-            try:
-                store = Store.create(root)
-                written = store.take(run, partition, file.path, file.digest, durable=durable)
-            except (CkptSpillError, OSError) as e:
-                logger.info("partition %d is written: %s cannot be taken: %s", partition, file.path, e)
-            else:
-                records.append(record_of(run, partition, store, written))
-    return records
+    if (tier := _tier_here()) is None:
+        return []
+    settings = settings_here(roots)
+
+    def take_one(partition: int, key: Key) -> Record | None:
+        if (file := tier.whole_file(key)) is None:
+            return None
+        root = file.store.root if file.store.root in settings.roots else settings.roots[0]
+        try:
+            store = Store.create(root)
+            written = store.take(run, partition, file.path, file.digest, durable=durable)
+        except (CkptSpillError, OSError) as e:
+            logger.info("partition %d is written: %s cannot be taken: %s", partition, file.path, e)
+            return None
+        return record_of(run, partition, store, written)
+
+    with ThreadPoolExecutor(_FLUSHES) as pool:  # a disk flushes several files in hardly more time than one
+        return [record for record in pool.map(take_one, held, held.values()) if record]
 
 
 def _tier_here() -> DiskTier | None:
