@@ -33,8 +33,10 @@ class Lookout:
 
     async def announce(self, worker: str, stores: Mapping[str, Sequence[str]]) -> list[str]:
         """Take what a worker says it sees; give the roots that manifests name, for it to look there too."""
-        self._asked.pop(worker, None)
-        self._take(worker, stores)
+        # One that was removed may still have something to say; one that is not here yet says it again when it is.
+        if worker in self._scheduler.workers:
+            self._asked.pop(worker, None)
+            self._take(worker, stores)
         return sorted(self._roots)
 
     async def look(self, roots: Sequence[str]) -> None:
