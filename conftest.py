@@ -6,6 +6,7 @@ The clusters are in tests/clusters.py, and those of several nodes in tests/nodes
 from __future__ import annotations
 
 import copy
+import logging
 import os
 from pathlib import Path
 
@@ -44,6 +45,12 @@ def own_settings(tmp_path, monkeypatch, scratch_of_the_session):
     yield
     dask.config.config.clear()
     dask.config.config.update(before)
+
+
+@pytest.fixture(autouse=True)
+def logs(caplog):
+    """What a test logs is caught, though a cluster that other tests have running keeps the handlers quiet."""
+    caplog.handler.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(autouse=True)

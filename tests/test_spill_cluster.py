@@ -231,31 +231,32 @@ def test_changed_in_place(spilling, root):
 
 
 # --------------------------------------------------------------------------------------------------------- by link
-@pytest.mark.parametrize("kind", ["array", "frame", "series", "bag"])
-def test_link(spilling, root, kind):
+def test_link(spilling, root):
     """What is on disk is linked, and is the checkpoint's then: through the end of the worker and of the cluster."""
-    source = {
+    sources = {
         "array": noise(4),
         "frame": frame(4),
         "series": frame(4)["a"],
         "bag": db.from_sequence(range(4000), npartitions=4).map(lambda n: {"n": n}),
-    }[kind]
+    }
     client = spilling()
-    kept = keep(client, source)
+    kept = {kind: keep(client, source) for kind, source in sources.items()}
     spill_all(client)
     before = written(client)
-    m = cs.persist_to_disk(kept, name="x", root=root)
+    saved = {kind: cs.persist_to_disk(collection, name=kind, root=root) for kind, collection in kept.items()}
     assert written(client) == before
-    assert links(m, root) == [2] * 4
-    m.verify()
-    expected = source.compute(scheduler="threads")
-    assert diff(expected, cs.rehydrate(m).compute()) == []
-    del kept
+    expected = {kind: source.compute(scheduler="threads") for kind, source in sources.items()}
+    for kind, m in saved.items():
+        assert links(m, root) == [2] * 4
+        m.verify()
+        assert diff(expected[kind], cs.rehydrate(m).compute()) == []
+    kept.clear()
     client.restart()
-    assert links(m, root) == [1] * 4
-    assert diff(expected, cs.rehydrate(m).compute()) == []
+    for kind, m in saved.items():
+        assert links(m, root) == [1] * 4
+        assert diff(expected[kind], cs.rehydrate(m).compute()) == []
     client.cluster.close()
-    assert links(m, root) == [1] * 4
+    assert all(links(m, root) == [1] * 4 for m in saved.values())
 
 
 def test_link_of_some(spilling, root):

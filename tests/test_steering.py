@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,11 +28,6 @@ from tests.clusters import VALIDATE
 TOO_LARGE = 1 << 60  # to be fetched by a worker that does not see it
 HERE = "127.0.0.1"
 LIMIT = 60  # seconds, for all that a test does, which should take one or two
-
-
-@pytest.fixture(autouse=True)
-def logs(caplog):
-    caplog.set_level(logging.WARNING)  # a cluster of other tests may have raised that of the handler
 
 
 @contextlib.asynccontextmanager
