@@ -138,7 +138,7 @@ class Steering(SchedulerPlugin):
         failed : mapping of str to str
             Stores of which it is certain that they do not have it, or not sound, and why.
         silent : sequence of str
-            Addresses of peers that did not answer.
+            Addresses of peers that did not answer, or no longer see the store.
         bandwidth : float or None
             Measured in the last fetch, in bytes per second.
 

@@ -22,7 +22,7 @@ from ckpt_spill.spill.host import HostSpill, limit_of, open_tier, replace_memory
 from ckpt_spill.spill.tier import DiskTier
 
 
-class DeviceSpill(DeviceHostFile):  # type: ignore[misc]
+class DeviceSpill(DeviceHostFile):  # type: ignore[misc]  # mypy does without dask-cuda, which is not everywhere
     """Worker memory that evicts from the device to the host, and from the host to partition files in a store.
 
     Unlike its base it evicts what cuDF spills itself, too, as it would otherwise never leave host memory; counts and
