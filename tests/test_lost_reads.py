@@ -138,6 +138,14 @@ class TestOneCopy:
                 call()
             assert cs.rehydrate(m).sum().compute() == total(16)
 
+    def test_a_bound_read_waits_for_the_worker_that_has_the_file(self, nodes):
+        """A read that has to run on a worker without the file outlasts a restart of the only one that has it."""
+        with nodes(2, config=STAY | {"ckpt-spill.patience": "30s"}) as cluster:
+            back = cs.rehydrate(save(cluster, 1))
+            cluster.kill_worker(0)
+            future = cluster.client.compute(back.sum(), workers=cluster.addresses(1))
+            assert future.result(SECONDS) == total(8)
+
     def test_retired_and_scaled_down(self, nodes):
         """A worker that leaves in good order takes its files out of reach (case B16): named, and not removed."""
         with nodes(3, config=STAY | PATIENCE) as cluster:
