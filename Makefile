@@ -6,19 +6,20 @@ ARGS ?=
 JOBS ?= 2
 
 # What RAPIDS 26.10 pins; the suite has to pass with it and with the newest releases.
-RAPIDS := dask==2026.7.1 distributed==2026.7.1 'pandas<3.1'
+PINNED := dask==2026.7.1 distributed==2026.7.1 'pandas<3.1'
 
 # Two processes are as fast as two cores can be: more are no faster. One that is done takes over from the other.
 SPREAD = --numprocesses $(JOBS) --dist worksteal
 
 VENV := .venv
 NEWEST := .venv-newest
+RAPIDS := .venv-rapids
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-newest lint format bench clean distclean
+.PHONY: help demo test test-newest test-rapids lint format bench clean distclean
 
 # Makes the environment that the stamp file stands in, with this checkout installed in place and $(REQUIREMENTS).
 define make-environment
@@ -42,6 +43,9 @@ test: $(VENV)/.made  ## the whole suite, with the dask and pandas that RAPIDS pi
 test-newest: $(NEWEST)/.made  ## the tests not marked slow, with the newest dask and pandas
 	$(NEWEST)/bin/python -m pytest $(SPREAD) -m 'not slow' $(ARGS)
 
+test-rapids: $(RAPIDS)/.made  ## the tests that need RAPIDS (5 GB), and those that need a GPU where there is one
+	CKPT_SPILL_TEST_RAPIDS=1 $(RAPIDS)/bin/python -m pytest $(SPREAD) -m 'rapids or gpu' $(ARGS)
+
 lint: $(VENV)/.made  ## ruff, the formatter's check, and mypy --strict on the package
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -60,9 +64,10 @@ clean:  ## remove caches and the demo's data
 	find . -name '__pycache__' -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean  ## also remove the virtual environments
-	rm -rf $(VENV) $(NEWEST)
+	rm -rf $(VENV) $(NEWEST) $(RAPIDS)
 
-$(VENV)/.made: REQUIREMENTS := '.[test,lint,demo]' $(RAPIDS)
+$(VENV)/.made: REQUIREMENTS := '.[test,lint,demo]' $(PINNED)
 $(NEWEST)/.made: REQUIREMENTS := '.[test]'
-$(VENV)/.made $(NEWEST)/.made: pyproject.toml Makefile
+$(RAPIDS)/.made: REQUIREMENTS := '.[test,cuda12]'
+$(VENV)/.made $(NEWEST)/.made $(RAPIDS)/.made: pyproject.toml Makefile
 	$(make-environment)

@@ -13,6 +13,7 @@ from pathlib import Path
 import dask
 import pytest
 
+from tests import rapids
 from tests.clusters import client, cluster, shared_cluster
 from tests.leaks import nothing_left_behind
 from tests.nodes import nodes
@@ -22,10 +23,17 @@ __all__ = ["client", "cluster", "nodes", "notes", "shared_cluster"]  # fixtures,
 
 
 def pytest_configure() -> None:
-    """Let worker processes, and the interpreters that tests start, import what this process can."""
+    """Let worker processes, and the interpreters that tests start, import what this process can; see RAPIDS is here."""
     here = str(Path(__file__).parent)
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([here, *filter(None, inherited)]))
+    rapids.prepare()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was not tested for want of a GPU."""
+    if text := rapids.summary(terminalreporter.stats.get("skipped", ())):
+        terminalreporter.write_line(text)
 
 
 @pytest.fixture(scope="session", autouse=True)

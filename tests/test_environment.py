@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import dask
 import psutil
 import pytest
 
+from tests import rapids
 from tests.clusters import running_cluster
 from tests.leaks import child_processes, nothing_left_behind
 
@@ -78,3 +80,25 @@ def test_a_leak_is_found(leak, named, tmp_path):
 def test_settings_are_those_of_the_test(tmp_path):
     """The default root is below the test's own directory, so no test sees a checkpoint of another, or of a user."""
     assert dask.config.get("ckpt-spill.root").startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", rapids.PACKAGES)
+def test_rapids_where_it_is_expected(name, monkeypatch):
+    """A run that is to test what needs RAPIDS fails where a package of it is missing; any other goes on."""
+    monkeypatch.setattr(rapids, "PACKAGES", [name])
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delenv(rapids.EXPECTED, raising=False)
+    rapids.prepare()
+    monkeypatch.setenv(rapids.EXPECTED, "1")
+    with pytest.raises(ImportError, match=name):
+        rapids.prepare()
+
+
+def test_what_is_skipped_without_a_gpu():
+    """A run says how many tests need a GPU and were not run."""
+    reports = [
+        SimpleNamespace(keywords=dict.fromkeys(marks, 1)) for marks in ((), ("slow",), ("gpu",), ("gpu", "slow"))
+    ]
+    assert rapids.summary(reports) == "2 tests marked gpu skipped"
+    assert rapids.summary(reports[:3]) == "1 test marked gpu skipped"
+    assert rapids.summary(reports[:2]) == ""

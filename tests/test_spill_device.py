@@ -20,6 +20,8 @@ from ckpt_spill.store import partition as partition_files
 from tests.spill_contract import KiB, SpillContract, noise, same
 from tests.test_spill_host import disk_tier
 
+pytestmark = pytest.mark.rapids
+
 
 class OnDevice:
     """What passes for a value on a GPU."""

@@ -193,6 +193,7 @@ def test_host():
     run(OfHost)
 
 
+@pytest.mark.rapids
 @pytest.mark.parametrize("limit", [None, 1 << 20])
 def test_device(limit):
     """``DeviceSpill`` is one, for values on the host."""
