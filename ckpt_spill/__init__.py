@@ -1,6 +1,7 @@
 """Checkpoints of dask collections on node-local disk."""
 
 from ckpt_spill.catalog import Manifest, list_checkpoints
+from ckpt_spill.compat import DataFrameCheckpoint
 from ckpt_spill.errors import (
     CheckpointExistsError,
     CheckpointNotFoundError,
@@ -27,6 +28,7 @@ __all__ = [
     "CkptSpillError",
     "ConflictError",
     "CorruptPartitionError",
+    "DataFrameCheckpoint",
     "DiskFullError",
     "Manifest",
     "ManifestError",

@@ -35,6 +35,7 @@ LAYERS = [
     {"saving"},
     {"persist"},
     {"rehydrate"},
+    {"compat"},
     {"__init__"},
 ]
 
@@ -46,7 +47,8 @@ def test_public_names():
         "Unserializable Conflict Read CorruptPartition MissingPartition"
     )
     functions = ["persist_to_disk", "rehydrate", "checkpoint", "list_checkpoints", "host_spill", "device_spill"]
-    assert set(cs.__all__) == {f"{name}Error" for name in errors.split()} | {*functions, "Manifest"}
+    classes = ["Manifest", "DataFrameCheckpoint"]
+    assert set(cs.__all__) == {f"{name}Error" for name in errors.split()} | {*functions, *classes}
     assert all(getattr(cs, name).__doc__ for name in cs.__all__)
 
 
@@ -71,6 +73,8 @@ def test_public_names():
         (cs.Manifest.repair, "self, client=None"),
         (cs.Manifest.save, "self, url"),
         (cs.Manifest.load, "url"),
+        (cs.DataFrameCheckpoint.create, "df, path, *, overwrite=True, **options"),
+        (cs.DataFrameCheckpoint.load, "self, **options"),
     ],
 )
 def test_signatures(function, signature):
