@@ -138,7 +138,7 @@ class Writer:
             position += count
             batch = _rest(batch, count)
         if self._durable:
-            _start_write_back(self._fd, offset, position - offset)
+            start_write_back(self._fd, offset, position - offset)
         self.seconds += time.perf_counter() - start
 
 
@@ -174,7 +174,10 @@ _SYNC_FILE_RANGE = _sync_file_range()
 _SYNC_FILE_RANGE_WRITE = 2
 
 
-def _start_write_back(fd: int, offset: int, nbytes: int) -> None:
-    """Ask the kernel to begin writing a range; only a hint, so its answer does not matter."""
+def start_write_back(fd: int, offset: int, nbytes: int) -> None:
+    """Ask the kernel to begin writing a range, up to the end if it has no bytes.
+
+    Only a hint, so its answer does not matter.
+    """
     if _SYNC_FILE_RANGE is not None:
         _SYNC_FILE_RANGE(fd, offset, nbytes, _SYNC_FILE_RANGE_WRITE)
