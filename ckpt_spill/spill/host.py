@@ -10,6 +10,7 @@ memory in two places.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import sys
@@ -40,6 +41,9 @@ logger = logging.getLogger("ckpt_spill")
 class CleanFirst(zict.LRU[Key, object]):
     """Evicts what need not be written before what has to be; of each, what was not used for longest.
 
+    What was used last stays as long as there is anything else: else a clean value among others that have to be written
+    would be read again each time that it is used.
+
     Parameters
     ----------
     clean : mapping
@@ -54,7 +58,8 @@ class CleanFirst(zict.LRU[Key, object]):
         """Evict a key, or the one that is next."""
         if key is nodefault and self._clean and not self.heavy:
             with self.lock:
-                key = next((k for k in self.order if k in self._clean), nodefault)
+                all_but_last = itertools.islice(self.order, len(self.order) - 1)
+                key = next((k for k in all_but_last if k in self._clean), nodefault)
         return super().evict(key)
 
 
