@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from ckpt_spill.store import choice
-from ckpt_spill.store.choice import BYTE_PRICE, RAW, Choice, Disk, Trial, cheapest, choose, sample
+from ckpt_spill.store.choice import BYTE_PRICE, BYTE_PRICE_OF_SPILLS, RAW, Choice, Disk, Trial, cheapest, choose, sample
 from ckpt_spill.store.codecs import CODECS, WIDTHS, CodecError, decode, encode, shuffle, unshuffle
 
 FAST = settings(deadline=None, max_examples=60)
@@ -127,9 +127,9 @@ class TestStandardFormats:
 class TestCheapest:
     ZSTD, LZ4 = Choice("zstd", 1), Choice("lz4", 1)
 
-    def pick(self, zstd, lz4, bandwidth=1e9, threads=2):
+    def pick(self, zstd, lz4, bandwidth=1e9, threads=2, byte_price=BYTE_PRICE):
         trials = [Trial(self.ZSTD, *zstd), Trial(self.LZ4, *lz4)]
-        return cheapest(trials, threads=threads, bandwidth=bandwidth)
+        return cheapest(trials, threads=threads, bandwidth=bandwidth, byte_price=byte_price)
 
     def test_slow_disk_wants_the_smaller(self):
         """On a disk of 50 MB/s the codec that compresses better wins, though it is slower."""
@@ -142,6 +142,12 @@ class TestCheapest:
     def test_bytes_count_on_any_disk(self):
         """However fast the disk, half the bytes are worth some time."""
         assert self.pick((5.0, 500e6), (2.3, 700e6), bandwidth=1e12) == self.ZSTD
+
+    def test_bytes_count_less_in_what_is_spilled(self):
+        """What is soon gone, and waited for, is stored in the faster way where a checkpoint is in the smaller."""
+        trials = (3.6, 550e6), (2.4, 900e6)
+        prices = (BYTE_PRICE, BYTE_PRICE_OF_SPILLS)
+        assert [self.pick(*trials, bandwidth=3e9, byte_price=p) for p in prices] == [self.ZSTD, self.LZ4]
 
     def test_more_threads_make_cpu_time_cheaper(self):
         """One thread takes the faster codec where sixteen take the smaller."""

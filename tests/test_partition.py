@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ckpt_spill.errors import CorruptPartitionError
-from ckpt_spill.store import blocks, descriptors, footer, partition
+from ckpt_spill.store import blocks, choice, descriptors, footer, partition
 from ckpt_spill.store.choice import Choice
 from ckpt_spill.store.footer import BLOCK, HEADER, HEADER_SIZE, TRAILER_SIZE, Identity
 from ckpt_spill.store.partition import read, read_footer, verify, write
@@ -526,6 +526,23 @@ class TestWriting:
                 write(fd, np.random.default_rng(1).random(3 * BLOCK), IDENTITY, threads=2, durable=False)
         finally:
             os.close(fd)
+
+    @pytest.mark.parametrize("durable", [True, False])
+    def test_the_page_cache_is_not_taken_for_the_disk(self, path, monkeypatch, durable):
+        """What is not flushed tells nothing of the disk, and the disk nothing of it; bytes have their own price each."""
+        seen = []
+
+        def see(array, **options):
+            seen.append((options["bandwidth"], options["byte_price"]))
+            return choice.RAW
+
+        monkeypatch.setattr(partition, "_disk", choice.Disk(1e8))
+        monkeypatch.setattr(partition, "_page_cache", choice.Disk(4e9))
+        monkeypatch.setattr(partition, "choose", see)
+        save(path, np.zeros(2 << 20), durable=durable)
+        learnt = (partition._disk.bandwidth != 1e8, partition._page_cache.bandwidth != 4e9)
+        assert seen == [(1e8, choice.BYTE_PRICE) if durable else (4e9, choice.BYTE_PRICE_OF_SPILLS)]
+        assert learnt == (durable, not durable)
 
     def test_short_writes(self, path, monkeypatch):
         """A system that writes less than it was asked to is asked again."""

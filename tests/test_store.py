@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -37,6 +38,84 @@ def publish(store, run, number, value):
 
 def files_below(path):
     return sorted(os.path.join(d, f) for d, _, fs in os.walk(path) for f in fs)
+
+
+class TestTake:
+    """A partition file from elsewhere becomes one of a run."""
+
+    @pytest.fixture
+    def file(self, tmp_path):
+        """Path and digest of a partition file that is in no store, and the value in it."""
+        path, value = str(tmp_path / "file"), np.arange(10_000)
+        with open(path, "xb") as f:
+            return path, partition_files.write(f.fileno(), value, Identity("spill", 0, 0)).digest, value
+
+    def is_whole(self, store, value, digest):
+        found = partition_files.read(store.partition_path(RUN, 3, digest), Identity("any", 0, 0), digest)
+        return (found == value).all()
+
+    def test_by_link(self, store, file):
+        path, digest, value = file
+        written = store.take(RUN, 3, path, digest, durable=True)
+        taken = store.partition_path(RUN, 3, digest)
+        assert os.path.samefile(taken, path)
+        assert (written.nbytes, written.stored_nbytes) == (value.nbytes, os.path.getsize(path))
+        assert self.is_whole(store, value, digest)
+
+    @pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP])
+    def test_by_copy_where_it_cannot_be_linked(self, store, file, monkeypatch, number):
+        """On another file system, on one without hard links, and where a file has as many names as it may have."""
+        path, digest, value = file
+        monkeypatch.setattr(os, "link", failing(number))
+        store.take(RUN, 3, path, digest, durable=True)
+        taken = store.partition_path(RUN, 3, digest)
+        assert not os.path.samefile(taken, path)
+        assert stat.S_IMODE(os.stat(taken).st_mode) == 0o600
+        assert files_below(store.run_path(RUN)) == [taken]
+        assert self.is_whole(store, value, digest)
+
+    def test_by_copy_on_a_full_disk(self, store, file, monkeypatch):
+        """Nothing of it stays, and the error is one that says what to do."""
+        path, digest, _ = file
+        monkeypatch.setattr(os, "link", failing(errno.EXDEV))
+        monkeypatch.setattr("shutil.copyfileobj", failing(errno.ENOSPC))
+        with pytest.raises(cs.DiskFullError):
+            store.take(RUN, 3, path, digest, durable=True)
+        assert files_below(store.run_path(RUN)) == []
+
+    def test_again(self, store, file):
+        """What is there already is taken for what it is."""
+        path, digest, value = file
+        for _ in range(2):
+            store.take(RUN, 3, path, digest, durable=False)
+        assert self.is_whole(store, value, digest)
+
+    def test_gone(self, store, file):
+        path, digest, _ = file
+        os.unlink(path)
+        with pytest.raises(FileNotFoundError):
+            store.take(RUN, 3, path, digest, durable=True)
+        assert files_below(store.root) == [os.path.join(store.root, MARKER)]
+
+    @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"", lambda data: data[:-9] + b"x" * 9])
+    def test_another_file_is_not_taken(self, store, file, damage):
+        path, digest, _ = file
+        with open(path, "rb") as f:
+            data = f.read()
+        with open(path, "wb") as f:
+            f.write(damage(data))
+        with pytest.raises(cs.CorruptPartitionError):
+            store.take(RUN, 3, path, digest, durable=True)
+        assert files_below(store.run_path(RUN)) == []
+
+
+def failing(number):
+    """A function that fails as the system says with this number."""
+
+    def fail(*args, **kwargs):
+        raise OSError(number, os.strerror(number), *args[:1])
+
+    return fail
 
 
 class TestIdentity:
