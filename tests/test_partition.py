@@ -529,7 +529,7 @@ class TestWriting:
 
     @pytest.mark.parametrize("durable", [True, False])
     def test_the_page_cache_is_not_taken_for_the_disk(self, path, monkeypatch, durable):
-        """What is not flushed tells nothing of the disk, and the disk nothing of it; bytes have their own price each."""
+        """What is not flushed tells nothing of the disk, nor the disk of it; and stored bytes have a price in each."""
         seen = []
 
         def see(array, **options):
