@@ -15,9 +15,10 @@ from ckpt_spill.catalog import Manifest, find, next_generation
 from ckpt_spill.commit import Commit, remove_deleted, superseded, sweep
 from ckpt_spill.errands import GoneError
 from ckpt_spill.errors import CheckpointExistsError, CkptSpillError, ManifestError, RootError, WriteError
-from ckpt_spill.graph import held_key, with_writes
-from ckpt_spill.hosts import HostLostError, Hosts
+from ckpt_spill.graph import with_writes
+from ckpt_spill.hosts import Hosts
 from ckpt_spill.jobs import WriteJob
+from ckpt_spill.linking import link_spilled
 from ckpt_spill.plans import Begun, Plan, Wanted
 from ckpt_spill.progress import Progress
 from ckpt_spill.reach import LOST, Place, ask, patiently, places_of, presence, several, stores_in_reach
@@ -97,7 +98,8 @@ class Saving:
             for b in begun:
                 if self.replicas > 1 and not b.result:
                     b.replication = copying.enter_context(self._replication(b))
-            self._take(graph, begun)
+            if self.codec == "auto":
+                link_spilled(self.hosts, graph, begun, self.roots, durable=self.durable)
             self._write(graph, begun, progress)
             return [b.result or self._finished(graph, b, progress) for b in begun]
 
@@ -207,22 +209,6 @@ class Saving:
                         bar.advance(record.nbytes)
             self._drop_lost(begun)
             copied = True
-
-    def _take(self, graph: dict[Any, Any], begun: Sequence[Begun]) -> None:
-        """Link what is held in the cluster's memory and lies on its disk tier; what is in memory proper is written."""
-        if self.codec != "auto":
-            return  # as it lies there it is compressed in another way
-        for b in begun:
-            keys = ((n, held_key(graph, key)) for n, key in b.missing())
-            held = {n: key for n, key in keys if key is not None}
-            calls = []
-            for address, there in (self.hosts.each(errands.on_disk, held) if held else {}).items():
-                if own := {n: held.pop(n) for n in there or () if n in held}:
-                    calls.append((address, (b.run, own, self.roots, self.durable)))
-            for records in self.hosts.attempt(errands.take, calls):
-                if not isinstance(records, HostLostError):
-                    for record in records:
-                        b.add(record)
 
     def _targets(self, begun: Sequence[Begun]) -> dict[Any, tuple[Any, int, WriteJob]]:
         """Give the write tasks, by key; the keys are new each time, as a run may be written to by several calls."""

@@ -32,6 +32,7 @@ LAYERS = [
     {"upkeep"},
     {"catalog"},
     {"plans"},
+    {"linking"},
     {"saving"},
     {"persist"},
     {"rehydrate"},

@@ -18,7 +18,7 @@ from dask_cuda.is_spillable_object import is_spillable_object
 from distributed.spill import SpilledSize
 
 from ckpt_spill.clean import CleanFile
-from ckpt_spill.spill.host import HostSpill, limit_of, open_tier, replace_memory, target_of
+from ckpt_spill.spill.host import HostSpill, open_tier, replace_memory
 from ckpt_spill.spill.tier import DiskTier
 
 
@@ -50,20 +50,15 @@ class DeviceSpill(DeviceHostFile):  # type: ignore[misc]  # mypy does without da
         super().__init__(worker_local_directory, device_memory_limit=device_memory_limit, memory_limit=None)
         self.disk = self.slow = tier
         tier.stand_ins = (DeviceSerialized,)
-        self.host_buffer = HostSpill(tier, sys.maxsize if target is None else target, _Part(tier))
+        self.host_buffer = HostSpill(tier, target, _Part(tier), owner=self)
         self.host = self.host_buffer.fast.d
         self.device_host_func.d = self.host_buffer
         self.others = HostSpill(tier, sys.maxsize, _Part(tier))
         self.fast = _Sizes(self.host_buffer.fast, self.others.fast)
         self._limited = device_memory_limit is not None
-        self._find_target = target is None
 
     # --------------------------------------------------------------------------------------------------- a mapping
     def __setitem__(self, key: Key, value: object) -> None:
-        if self._find_target:
-            self._find_target = False
-            if limit := limit_of(self):
-                self.host_buffer.n = target_of(limit)
         if key in self:
             del self[key]
         if is_spillable_object(value) or is_device_object(value):

@@ -14,6 +14,7 @@ import itertools
 import logging
 import os
 import sys
+import weakref
 from collections import defaultdict
 from collections.abc import Mapping, MutableMapping
 from typing import Any
@@ -74,13 +75,21 @@ class HostSpill(SpillBuffer):
         memory this is.
     part : mapping, optional
         Which of the tier's keys are this buffer's; all of them, where none is given.
+    owner : mapping, optional
+        The memory of a worker that this is a part of, where it is not all of it.
 
     See Also
     --------
     ckpt_spill.host_spill : Makes it for a cluster.
     """
 
-    def __init__(self, tier: DiskTier, target: int | None, part: MutableMapping[Key, object] | None = None) -> None:
+    def __init__(
+        self,
+        tier: DiskTier,
+        target: int | None,
+        part: MutableMapping[Key, object] | None = None,
+        owner: object | None = None,
+    ) -> None:
         self.tier = tier  # first: what closes this needs it, and comes after a failure, too
         # Not SpillBuffer's own, which makes a disk tier.
         limit = sys.maxsize if target is None else target
@@ -91,6 +100,7 @@ class HostSpill(SpillBuffer):
         self.logged_pickle_errors = set()
         self.cumulative_metrics = defaultdict(float)
         self._find_target = target is None
+        self._owner = weakref.ref(self if owner is None else owner)
 
     @property
     def noted(self) -> dict[Key, CleanFile]:
@@ -109,7 +119,7 @@ class HostSpill(SpillBuffer):
         """
         if self._find_target:
             self._find_target = False
-            if limit := limit_of(self):
+            if limit := _limit_of(self._owner()):
                 self.n = target_of(limit)
         self.tier.forget(key)
         if file := self.tier.noted.pop(key, None):
@@ -185,7 +195,7 @@ def _sizeof(key: Key, value: object) -> int:  # noqa: ARG001
     return safe_sizeof(value)
 
 
-def limit_of(data: object) -> int | None:
+def _limit_of(data: object) -> int | None:
     """Give the memory limit of the worker whose memory this is, in bytes; None where it has none."""
     for worker in Worker._instances:  # noqa: SLF001
         manager = getattr(worker, "memory_manager", None)
