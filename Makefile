@@ -37,7 +37,7 @@ help:  ## this list
 demo: $(VENV)/.made  ## the main job on TPC-H data: save, lose the cluster, read back, compare; beside parquet
 	$(VENV)/bin/python -m benchmarks.demo $(ARGS)
 
-test: $(VENV)/.made  ## the whole suite, with the dask and pandas that RAPIDS pins; ARGS='-k text' goes to pytest
+test: $(VENV)/.made  ## the suite, with the dask and pandas that RAPIDS pins, but without it; ARGS='-k text' goes to pytest
 	$(VENV)/bin/python -m pytest $(SPREAD) $(ARGS)
 
 test-newest: $(NEWEST)/.made  ## the tests not marked slow, with the newest dask and pandas

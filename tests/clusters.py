@@ -34,7 +34,7 @@ def running_cluster(n_workers: int = 2, *, validate: bool = True, **options: Any
     validate : bool
         Let scheduler and workers check their state all the time, which is slow for graphs of thousands of tasks.
     **options
-        Passed to ``LocalCluster``.
+        Passed to ``LocalCluster``; ``kind`` is another class to use instead.
     """
     with started(n_workers, validate=validate, **options) as cluster, Client(cluster) as client:
         yield client
@@ -43,13 +43,15 @@ def running_cluster(n_workers: int = 2, *, validate: bool = True, **options: Any
 
 
 @contextlib.contextmanager
-def started(n_workers: int, *, validate: bool, **options: Any) -> Iterator[LocalCluster]:
+def started(
+    n_workers: int, *, validate: bool, kind: type[LocalCluster] = LocalCluster, **options: Any
+) -> Iterator[LocalCluster]:
     """Start a cluster without any client, so that it is nobody's default."""
     options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": logging.CRITICAL} | options
     with (
         tempfile.TemporaryDirectory(prefix="workers-") as scratch,
         dask.config.set(VALIDATE if validate else {}),
-        LocalCluster(n_workers=n_workers, local_directory=scratch, **options) as cluster,
+        kind(n_workers=n_workers, local_directory=scratch, **options) as cluster,
     ):
         yield cluster
 

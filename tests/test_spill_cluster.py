@@ -5,26 +5,34 @@ from __future__ import annotations
 import glob
 import os
 import shutil
+import signal
 import time
 
 import dask
 import dask.array as da
 import dask.bag as db
-import dask.dataframe as dd
 import numpy as np
-import pandas as pd
 import pytest
-from distributed import futures_of, wait
+from distributed import futures_of
 
 import ckpt_spill as cs
-from ckpt_spill.store.store import Store
+from tests.spilling import (
+    LIMIT,
+    MiB,
+    array_of,
+    files,
+    frame,
+    held,
+    keep,
+    links,
+    noise,
+    spill_all,
+    spilled_files,
+    written,
+)
 from tests.strict import diff
 
 pytestmark = pytest.mark.slow
-
-MiB = 1 << 20
-LIMIT = 20 * MiB
-"""Of managed memory: the target is 12 MiB."""
 
 
 @pytest.fixture
@@ -38,78 +46,16 @@ def spilling(cluster, root):
     return lambda n=1, **options: cluster(n, data=cs.host_spill(root, memory_limit=LIMIT), **options)
 
 
-def noise(n=10, seed=0):
-    """Partitions of 2 MiB that do not compress."""
-
-    def block(block_info=None):
-        (number,) = block_info[None]["chunk-location"]
-        return np.random.default_rng([seed, number]).integers(0, 256, 2 * MiB, dtype="u1")
-
-    return da.map_blocks(block, chunks=((2 * MiB,) * n,), dtype="u1")
-
-
-def frame(n=10):
-    """Partitions of 2 MiB, of which no column compresses."""
-
-    def part(number):
-        numbers = np.random.default_rng(number).integers(0, 2**62, (MiB // 8, 2))
-        return pd.DataFrame(numbers, columns=["a", "b"]).assign(c=str(number))
-
-    return dd.from_map(part, range(n), meta=part(0).iloc[:0])
-
-
-def spill_all(client):
-    """Evict all that workers have in memory."""
-
-    def evict(dask_worker):
-        while dask_worker.data.fast and dask_worker.data.evict() != -1:
-            pass
-        return len(dask_worker.data.fast)
-
-    assert not any(client.run(evict).values())
-
-
-def written(client):
-    """Bytes that workers have written to spill."""
-    found = client.run(lambda dask_worker: dask_worker.data.cumulative_metrics["disk-write", "bytes"])
-    return sum(found.values())
-
-
-def keep(client, collection):
-    kept = client.persist(collection)
-    wait(kept)
-    return kept
-
-
-def files(manifest, root):
-    """Partition files of a checkpoint."""
-    return glob.glob(os.path.join(Store.open(root).run_path(manifest.run), "*.part"))
-
-
-def links(manifest, root):
-    """How many names each of its files has."""
-    return [os.stat(path).st_nlink for path in files(manifest, root)]
-
-
-def spilled_files(root):
-    return glob.glob(os.path.join(root, "spill", "*", "*.part"))
-
-
-def array_of(manifest):
-    return cs.rehydrate(manifest).compute()
-
-
 # ------------------------------------------------------------------------------------------------------- pressure
 def test_more_than_memory(spilling, root):
     """Five times as much as the workers may hold is held, and right; nothing is left when they end."""
     client = spilling(2)
-    x = keep(client, noise(50))
-    assert len(spilled_files(root)) > 35
-    expected = noise(50).sum().compute(scheduler="threads")
+    x = keep(client, noise(100))
+    assert len(spilled_files(root)) > 80
+    expected = noise(100).sum().compute(scheduler="threads")
     assert x.sum().compute() == expected
-    assert (x[::-1][: 4 * MiB].compute() == noise(50)[::-1][: 4 * MiB].compute(scheduler="threads")).all()
-    held = client.run(lambda dask_worker: dask_worker.data.fast.total_weight)
-    assert all(0 < weight <= 12 * MiB for weight in held.values())
+    assert (x[::-1][: 4 * MiB].compute() == noise(100)[::-1][: 4 * MiB].compute(scheduler="threads")).all()
+    assert all(0 < weight <= 12 * MiB for weight in held(client))
     totals = client.run(lambda dask_worker: dask_worker.data.spilled_total)
     assert sum(total.disk for total in totals.values()) == sum(map(os.path.getsize, spilled_files(root)))
     del x
@@ -143,11 +89,39 @@ def test_restart(spilling, root):
     assert (y[:10].compute() == noise(20, seed=1)[:10].compute(scheduler="threads")).all()
 
 
+def test_killed(spilling, root):
+    """A worker that is killed loses no key, and what it left on the disk is gone when its nanny has started another."""
+    client = spilling()
+    x = keep(client, noise(20))
+    [pid] = client.run(os.getpid).values()
+    before = spilled_files(root)
+    assert before
+    os.kill(pid, signal.SIGKILL)
+    assert (x.compute() == noise(20).compute(scheduler="threads")).all()
+    assert pid not in client.run(os.getpid).values()
+    assert spilled_files(root)
+    assert not set(before) & set(spilled_files(root))
+    assert len(os.listdir(os.path.join(root, "spill"))) == 2
+
+
 def test_dask_limits(cluster, root):
     """Without a limit of its own the memory takes that of the worker."""
     client = cluster(1, data=cs.host_spill(root), memory_limit="500 MB")
     client.submit(int).result()
     assert list(client.run(lambda dask_worker: dask_worker.data.n).values()) == [300_000_000]
+
+
+def test_memory_of_the_process(cluster, root):
+    """What the whole process takes counts, too, where it is more than what is known of its values."""
+    thresholds = {"target": False, "spill": 0.7, "pause": False, "terminate": False}
+    with dask.config.set({f"distributed.worker.memory.{name}": value for name, value in thresholds.items()}):
+        client = cluster(1, data=cs.host_spill(root), memory_limit="400 MB")
+        x = keep(client, noise(300))
+        end = time.monotonic() + 20
+        while len(spilled_files(root)) < 150 and time.monotonic() < end:
+            time.sleep(0.05)
+        assert len(spilled_files(root)) >= 150
+        assert x.sum().compute() == noise(300).sum().compute(scheduler="threads")
 
 
 def test_preload(cluster, root):
@@ -401,22 +375,15 @@ def test_recomputed(spilling, root):
         assert (array_of(copy) == values).all()
 
 
-def test_everything_at_once(cluster, root):
+def test_everything_at_once(spilling, root):
     """Pressure, scheduling, reading and saving at the same time: all ends, and is right."""
-    client = cluster(2, data=cs.host_spill(root, memory_limit=LIMIT), threads_per_worker=2)
+    client = spilling(2, threads_per_worker=2)
     m = cs.persist_to_disk(noise(20), name="x", root=root)
     kept = keep(client, cs.rehydrate(m))
     later = client.compute((kept[: 30 * MiB] + 1).astype("u8").sum())
     other = client.persist(noise(20, seed=1))
-    a = (
-        cs.persist_to_disk(kept, other, name=["a", "b"], root=root)
-        if False
-        else [
-            cs.persist_to_disk(kept, name="a", root=root),
-            cs.persist_to_disk(other, name="b", root=root),
-        ]
-    )
-    for manifest, seed in zip(a, (0, 1), strict=True):
+    saved = [cs.persist_to_disk(kept, name="a", root=root), cs.persist_to_disk(other, name="b", root=root)]
+    for manifest, seed in zip(saved, (0, 1), strict=True):
         manifest.verify()
         assert (array_of(manifest) == noise(20, seed=seed).compute(scheduler="threads")).all()
     later.result(timeout=60)
