@@ -22,9 +22,9 @@ def flatten(value):
     return text.encode(), [buffer.tobytes() for buffer in encoded.buffers]
 
 
-def refill(text, contents, columns=None):
+def refill(text, contents, columns=None, library=None):
     """Decode a value from the text of its description and the contents of its buffers."""
-    decoding = frames.decoding(json.loads(text), [len(content) for content in contents], columns)
+    decoding = frames.decoding(json.loads(text), [len(content) for content in contents], columns, library)
     for number, memory in decoding.destinations.items():
         assert memory.dtype == np.uint8
         assert memory.ndim == 1

@@ -7,7 +7,7 @@ from; everything else is a pickle. The words are a file format: see docs/format-
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ckpt_spill.store.frames import values
 from ckpt_spill.store.frames.buffers import Sink, Source
@@ -83,7 +83,12 @@ def encode(value: Any) -> Encoded:
     return Encoded(description, sink.buffers)
 
 
-def decoding(description: Description, lengths: Sequence[int], columns: Sequence[Hashable] | None = None) -> Decoding:
+def decoding(
+    description: Description,
+    lengths: Sequence[int],
+    columns: Sequence[Hashable] | None = None,
+    library: Literal["pandas", "cudf"] | None = None,
+) -> Decoding:
     """Prepare to read a value: nothing is unpickled here.
 
     Parameters
@@ -95,6 +100,8 @@ def decoding(description: Description, lengths: Sequence[int], columns: Sequence
     columns : sequence of hashable, optional
         Labels of the columns to be read of a frame. They come in the frame's own order; of a label that occurs several
         times, all columns come.
+    library : {"pandas", "cudf"}, optional
+        Make objects of pandas and numpy, or of cuDF and CuPy; by default, of the library that they were saved from.
 
     Raises
     ------
@@ -104,12 +111,14 @@ def decoding(description: Description, lengths: Sequence[int], columns: Sequence
         There is no such column.
     TypeError
         Columns were asked for of a value that has none. Of a value that is a pickle, `Decoding.value` raises this.
+    ReadError
+        The library cannot be imported here.
     """
     source = Source(lengths)
     if columns is not None and not ("pickle" in description or description.get("kind") == "frame"):
         raise NoColumnsError(f"columns of a value of kind {description.get('kind')!r} were asked for: it has none")
     with _one_error():
-        plan = values.plan(description, source, columns)
+        plan = values.plan(description, source, columns, library)
     return Decoding(source, plan)
 
 

@@ -24,12 +24,12 @@ def describe(array: np.ndarray, sink: Sink) -> Description:
     if once and not array.flags.writeable:
         found["once"] = once
         array = array[tuple(slice(0, 1) if axis in once else slice(None) for axis in range(array.ndim))]
-    order = _order(array)
-    if order != sorted(order):
-        found["order"] = order
+    axes = order(array)
+    if axes != sorted(axes):
+        found["order"] = axes
     if dtypes.is_raw(array.dtype):
         # A view wherever the items are evenly spaced; numpy copies otherwise.
-        found["buffer"] = sink.add(array.transpose(order).reshape(-1))
+        found["buffer"] = sink.add(array.transpose(axes).reshape(-1))
     return found
 
 
@@ -40,9 +40,9 @@ def plan(description: Description, source: Source) -> Plan:
     shape = [count(n) for n in description["shape"]]
     once = description.get("once", [])
     stored = [1 if axis in once else n for axis, n in enumerate(shape)]
-    order = description.get("order", list(range(len(shape))))
-    if sorted(order) != list(range(len(shape))):
-        raise ValueError(f"{order!r} is no order of {len(shape)} axes")
+    axes = description.get("order", list(range(len(shape))))
+    if sorted(axes) != list(range(len(shape))):
+        raise ValueError(f"{axes!r} is no order of {len(shape)} axes")
     if "buffer" not in description:
         if math.prod(shape):
             raise ValueError("an array that is not empty has no buffer")
@@ -50,13 +50,13 @@ def plan(description: Description, source: Source) -> Plan:
     memory = source.take(description["buffer"])
     if isinstance(description["dtype"], str):
         source.expect(description["buffer"], math.prod(stored) * np.dtype(description["dtype"]).itemsize)
-    inverse = [order.index(axis) for axis in range(len(order))]
+    inverse = [axes.index(axis) for axis in range(len(axes))]
 
     def build() -> np.ndarray:
         dtype = dtypes.build(description["dtype"])
         if memory.nbytes != math.prod(stored) * dtype.itemsize or not dtypes.is_raw(dtype):
             raise ValueError(f"{memory.nbytes} bytes are no array of shape {tuple(stored)} and dtype {dtype}")
-        array = np.ndarray([stored[axis] for axis in order], dtype, memory).transpose(inverse)
+        array = np.ndarray([stored[axis] for axis in axes], dtype, memory).transpose(inverse)
         return np.broadcast_to(array, shape) if once else array
 
     return build
@@ -88,7 +88,7 @@ def plan_masked(description: Description, source: Source) -> Plan:
     return build
 
 
-def _order(array: np.ndarray) -> list[int]:
+def order(array: np.ndarray) -> list[int]:
     """Return the axes from the one with the widest steps to the one with the narrowest."""
     if array.flags.c_contiguous:
         return list(range(array.ndim))

@@ -10,6 +10,7 @@ import base64
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from ckpt_spill.store.frames.buffers import Sink, Source, count
 from ckpt_spill.store.frames.untyped import pa
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ckpt_spill.store.frames.buffers import Description, Plan
+
+
+# Pandas registers its extension types, intervals and periods, when it first makes one: until then a schema that names
+# one is read as the storage alone.
+pa.array(pd.arrays.IntervalArray.from_breaks([0, 1]))
 
 
 def describe_type(kind: Any) -> Any:
@@ -63,7 +69,7 @@ def describe(array: Any, sink: Sink) -> Description:
         return {"length": len(array), "ipc": sink.add_bytes(_ipc(array))}
     found: Description = {"length": len(array)}
     if array.null_count:
-        found["valid"] = sink.add(_bits(array.buffers()[0], array.offset, len(array)))
+        found["valid"] = sink.add(bits(memory(array.buffers()[0]), array.offset, len(array)))
     if len(array):
         layout[0](array, found, sink)
     return found
@@ -110,8 +116,8 @@ def _checked(array: Any) -> Any:
     """Make sure that nothing in an array points outside of it: Arrow itself looks at the last offset only."""
     array.validate()
     if _layout(array.type)[1] in {_plan_bytes, _plan_list}:
-        offsets = _memory(array.buffers()[1]).view(_offset_dtype(array.type))
-        if (offsets[1:] < offsets[:-1]).any():
+        used = offsets(array)
+        if (used[1:] < used[:-1]).any():
             raise ValueError(f"the offsets of a {array.type} do not ascend")
     return array
 
@@ -140,16 +146,16 @@ def _bytes_for(bits: int) -> int:
     return (bits + 7) // 8
 
 
-def _memory(buffer: Any, missing: int = 0) -> np.ndarray:
+def memory(buffer: Any, missing: int = 0) -> np.ndarray:
     """View a buffer as bytes; Arrow leaves out some that hold nothing."""
     if buffer is None or buffer.size == 0:
         return np.zeros(missing, np.uint8)
     return np.frombuffer(buffer, np.uint8)
 
 
-def _bits(bitmap: Any, offset: int, length: int) -> np.ndarray:
+def bits(bitmap: np.ndarray, offset: int, length: int) -> np.ndarray:
     """Return the bytes of a slice of a bitmap, moved if the slice does not begin with a byte."""
-    used = _memory(bitmap)[offset // 8 : _bytes_for(offset + length)]
+    used = bitmap[offset // 8 : _bytes_for(offset + length)]
     shift = offset % 8
     if not shift:
         return used
@@ -163,7 +169,7 @@ def _bits(bitmap: Any, offset: int, length: int) -> np.ndarray:
 
 def _describe_fixed(array: Any, found: Description, sink: Sink) -> None:
     width = array.type.bit_width // 8
-    data = _memory(array.buffers()[1], len(array) * width)[array.offset * width : (array.offset + len(array)) * width]
+    data = memory(array.buffers()[1], len(array) * width)[array.offset * width : (array.offset + len(array)) * width]
     found["data"] = sink.add_bytes(data, width)
 
 
@@ -172,19 +178,24 @@ def _plan_fixed(kind: Any, description: Description, source: Source) -> Any:
 
 
 def _describe_bool(array: Any, found: Description, sink: Sink) -> None:
-    found["data"] = sink.add(_bits(array.buffers()[1], array.offset, len(array)))
+    found["data"] = sink.add(bits(memory(array.buffers()[1]), array.offset, len(array)))
 
 
 def _plan_bool(_kind: Any, description: Description, source: Source) -> Any:
     return [_take(source, description["data"], _bytes_for(description["length"]))], []
 
 
-def _offsets(array: Any, found: Description, sink: Sink) -> tuple[int, int]:
+def offsets(array: Any) -> np.ndarray:
+    """Return the offsets of an array with at least one item."""
+    every = np.frombuffer(array.buffers()[1], _offset_dtype(array.type))
+    return every[array.offset : array.offset + len(array) + 1]
+
+
+def _describe_offsets(array: Any, found: Description, sink: Sink) -> tuple[int, int]:
     """Describe the offsets, made to begin with 0; return where the first and the last pointed."""
-    offsets = np.frombuffer(array.buffers()[1], _offset_dtype(array.type))
-    offsets = offsets[array.offset : array.offset + len(array) + 1]
-    first, last = int(offsets[0]), int(offsets[-1])
-    found["offsets"] = sink.add(offsets - offsets[0] if first else offsets)
+    used = offsets(array)
+    first, last = int(used[0]), int(used[-1])
+    found["offsets"] = sink.add(used - used[0] if first else used)
     return first, last
 
 
@@ -198,8 +209,8 @@ def _offset_dtype(kind: Any) -> np.dtype:
 
 
 def _describe_bytes(array: Any, found: Description, sink: Sink) -> None:
-    first, last = _offsets(array, found, sink)
-    found["data"] = sink.add(_memory(array.buffers()[2])[first:last])
+    first, last = _describe_offsets(array, found, sink)
+    found["data"] = sink.add(memory(array.buffers()[2])[first:last])
 
 
 def _plan_bytes(kind: Any, description: Description, source: Source) -> Any:
@@ -207,7 +218,7 @@ def _plan_bytes(kind: Any, description: Description, source: Source) -> Any:
 
 
 def _describe_list(array: Any, found: Description, sink: Sink) -> None:
-    first, last = _offsets(array, found, sink)
+    first, last = _describe_offsets(array, found, sink)
     found["children"] = [describe(array.values.slice(first, last - first), sink)]
 
 

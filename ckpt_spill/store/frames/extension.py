@@ -110,13 +110,17 @@ def _describe_nullable(array: Any, sink: Sink) -> Description:
 
 def _plan_nullable(description: Description, source: Source) -> Plan:
     data, mask = arrays.plan(description["data"], source), arrays.plan(description["mask"], source)
+    return lambda: _nullable(data(), mask())
+
+
+def nullable_dtype(dtype: np.dtype) -> Any:
+    """Return pandas' dtype of data and mask for a numpy dtype."""
+    return _nullable(np.empty(0, dtype), np.empty(0, bool)).dtype
+
+
+def _nullable(values: np.ndarray, mask: np.ndarray) -> Any:
     classes = {"b": pd.arrays.BooleanArray, "f": pd.arrays.FloatingArray}
-
-    def build() -> Any:
-        values = data()
-        return classes.get(values.dtype.kind, pd.arrays.IntegerArray)(values, mask())
-
-    return build
+    return classes.get(values.dtype.kind, pd.arrays.IntegerArray)(values, mask)
 
 
 def _describe_period(array: Any, sink: Sink) -> Description | None:
@@ -146,7 +150,40 @@ def _plan_arrow(description: Description, source: Source) -> Plan:
     if "string" in description:
         dtype: Any = build_string(description["string"])
         return lambda: dtype.__from_arrow__(chunked())
-    return lambda: pd.arrays.ArrowExtensionArray(chunked())
+    word = description.get("dtype")
+    show = _SHOWN.get(word, pd.arrays.ArrowExtensionArray) if isinstance(word, str) else pd.arrays.ArrowExtensionArray
+    return lambda: show(chunked())
+
+
+def _as_numpy(chunked: Any) -> np.ndarray:
+    """Show Arrow data in numpy's dtype: times, of which a null is one, too, or what has no nulls."""
+    if chunked.null_count and not pa.types.is_temporal(chunked.type):
+        raise ValueError(f"numpy has no missing {chunked.type}")
+    return np.require(chunked.to_numpy(), requirements="W")
+
+
+def _as_nullable(chunked: Any) -> Any:
+    """Show Arrow data in pandas' dtypes of data and mask; what pandas itself makes of Arrow takes NaN for missing."""
+    zero = pa.scalar(0, pa.int8()).cast(chunked.type)
+    values, mask = chunked.fill_null(zero).to_numpy(), chunked.is_null().to_numpy()
+    return _nullable(np.require(values, requirements="W"), np.require(mask, requirements="W"))
+
+
+def _as_pandas(chunked: Any) -> Any:
+    """Show Arrow data in the dtype that pandas has for it: times in a zone, intervals."""
+    kind = chunked.type
+    if is_interval(kind):
+        dtype: Any = pd.IntervalDtype(kind.subtype.to_pandas_dtype(), kind.closed)
+    elif pa.types.is_timestamp(kind) and kind.tz is not None:
+        dtype = pd.DatetimeTZDtype(kind.unit, _zone(kind.tz))
+    else:
+        raise ValueError(f"pandas has no dtype for {kind}")
+    return dtype.__from_arrow__(chunked)
+
+
+def is_interval(kind: Any) -> bool:
+    """Tell the extension type that pandas has for intervals."""
+    return isinstance(kind, pa.ExtensionType) and kind.extension_name == "pandas.interval"
 
 
 def _describe_python_strings(array: Any, sink: Sink) -> Description | None:
@@ -197,6 +234,9 @@ _DESCRIBERS: dict[type, Callable[[Any, Sink], Description | None]] = {
     pd.arrays.ArrowStringArray: _describe_arrow,
     pd.arrays.StringArray: _describe_python_strings,
 }
+
+#: What the member `dtype` of an Arrow column array makes of it, other than pandas' dtype of Arrow's type.
+_SHOWN: dict[Any, Callable[[Any], Any]] = {"numpy": _as_numpy, "nullable": _as_nullable, "pandas": _as_pandas}
 
 _PLANNERS: dict[str, Callable[[Description, Source], Plan]] = {
     "array": arrays.plan,

@@ -38,20 +38,25 @@ def describe(frame: pd.DataFrame, sink: Sink) -> Description:
     found: Description = {"kind": "frame", "rows": len(frame)}
     with sink.at("the index"):
         found["index"] = index.describe(frame.index, sink)
+    found["parts"] = _describe_parts(frame, sink)
+    return found | describe_labels(frame.columns) | labelled.describe(frame, sink)
+
+
+def describe_labels(columns: pd.Index) -> Description:
+    """Describe the labels of the columns, with their buffers."""
     labels = Sink()
     with labels.at("the column labels"):
-        found["columns"] = index.describe(frame.columns, labels, few=None)
-    found["parts"] = _describe_parts(frame, sink)
+        found: Description = {"columns": index.describe(columns, labels, few=None)}
     if labels.buffers:
         found["inline"] = [base64.b64encode(b.tobytes()).decode() for b in labels.buffers]
-    return found | labelled.describe(frame, sink)
+    return found
 
 
 def plan(description: Description, source: Source, columns: Collection[Hashable] | None = None) -> Plan:
     """Take the buffers of a frame, or those of some of its columns, its index and labels."""
     rows, parts = count(description["rows"]), description["parts"]
-    width = _check_positions(parts)
-    labels = _plan_labels(description)
+    width = check_positions(parts)
+    labels = plan_labels(description)
     chosen: list[int] | None = None
     if columns is not None and not pickled.needs_pickle(description["columns"]):
         chosen = choose(labels(), columns)
@@ -109,7 +114,7 @@ def _describe_parts(frame: pd.DataFrame, sink: Sink) -> list[Description]:
     return [stacks.describe(columns, sink) for columns in stacked.values()] + parts
 
 
-def _check_positions(parts: list[Description]) -> int:
+def check_positions(parts: list[Description]) -> int:
     """Check that each column is described once; return how many there are."""
     if sum(stacks.width(part) if part["kind"] == "stack" else 1 for part in parts) > _MOST_COLUMNS:
         raise ValueError("a frame of more columns than this format provides for")
@@ -147,7 +152,7 @@ def _plan_part(
     return build_column
 
 
-def _plan_labels(description: Description) -> Plan:
+def plan_labels(description: Description) -> Plan:
     """Plan the labels of the columns, whose buffers are at hand."""
     data = [base64.b64decode(text, validate=True) for text in description.get("inline", [])]
     source = Source([len(d) for d in data])

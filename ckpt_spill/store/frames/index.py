@@ -31,13 +31,13 @@ def describe(index: Any, sink: Sink, *, few: int | None = _FEW) -> Description:
     """Describe an index; up to ``few`` plain labels inline, any number for None."""
     kind = type(index)
     if kind is pd.RangeIndex:
-        found = _describe_range(index)
+        found = describe_range(index)
     elif kind is pd.MultiIndex:
         found = _describe_multi(index, sink)
     elif kind in _PLAIN and _is_regular(index):
         found = _describe_labels(index, sink, few) or {"kind": "index", "data": describe_values(index.array, sink)}
         if getattr(index, "freq", None) is not None and kind is not pd.PeriodIndex:
-            found["freq"] = _describe_freq(index.freq, sink)
+            found["freq"] = describe_freq(index.freq, sink)
     else:
         return pickled.describe(index, sink)
     if index.name is not None and kind is not pd.MultiIndex:
@@ -81,14 +81,19 @@ def plan_values(description: Description, source: Source) -> Plan:
     return extension.plan(description, source)
 
 
-def _describe_range(index: pd.RangeIndex) -> Description:
+def describe_range(index: pd.RangeIndex | range) -> Description:
+    """Describe the range of an index."""
     found: Description = {"kind": "range", "stop": index.stop}
     return found | ({"start": index.start} if index.start else {}) | ({"step": index.step} if index.step != 1 else {})
 
 
+def build_range(description: Description) -> range:
+    """Give back the range of an index."""
+    return range(description.get("start", 0), description["stop"], description.get("step", 1))
+
+
 def _plan_range(description: Description, _source: Source) -> Plan:
-    ends = description.get("start", 0), description["stop"], description.get("step", 1)
-    return lambda: pd.RangeIndex(*ends, name=_name(description))
+    return lambda: pd.RangeIndex(build_range(description), name=_name(description))
 
 
 def _describe_multi(index: Any, sink: Sink) -> Description:
@@ -111,6 +116,16 @@ def _plan_multi(description: Description, source: Source) -> Plan:
         names = [small.build(name) for name in description["names"]]
         # What pandas would verify, and perhaps change, it verified when the index was made.
         return pd.MultiIndex(made, places, description.get("sortorder"), names, verify_integrity=False)
+
+    return build
+
+
+def _plan_arrays(description: Description, source: Source) -> Plan:
+    levels = [plan_values(d, source) for d in description["arrays"]]
+
+    def build() -> pd.MultiIndex:
+        made: list[Any] = [_finish(level(), {}) for level in levels]
+        return pd.MultiIndex.from_arrays(made, names=[small.build(name) for name in description["names"]])
 
     return build
 
@@ -164,7 +179,7 @@ def _name(description: Description) -> Any:
     return small.build(description.get("name"))
 
 
-def _describe_freq(freq: Any, sink: Sink) -> Any:
+def describe_freq(freq: Any, sink: Sink) -> Any:
     """Describe an offset by its text if that stands for just this one."""
     try:
         if pd.tseries.frequencies.to_offset(freq.freqstr) == freq:
@@ -198,4 +213,10 @@ def _plan_pickled(description: Description, source: Source) -> Plan:
     return build
 
 
-_PLANNERS = {"range": _plan_range, "multi": _plan_multi, "index": _plan_index, "labels": _plan_labels}
+_PLANNERS = {
+    "range": _plan_range,
+    "multi": _plan_multi,
+    "arrays": _plan_arrays,
+    "index": _plan_index,
+    "labels": _plan_labels,
+}

@@ -9,29 +9,36 @@ import pandas as pd
 from ckpt_spill.store.frames import extension, index, pickled, small
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from ckpt_spill.store.frames.buffers import Description, Plan, Sink, Source
 
 
 def describe(value: pd.DataFrame | pd.Series, sink: Sink) -> Description:
     """Describe attrs and flags, as far as they are not what a new object has."""
+    return describe_attrs(value.attrs, sink, unique=not value.flags.allows_duplicate_labels)
+
+
+def describe_attrs(attrs: dict[Hashable, Any], sink: Sink, *, unique: bool) -> Description:
+    """Describe attrs, and the flag that labels may not occur twice."""
     found: Description = {}
-    if value.attrs:
-        plain = small.is_plain(value.attrs)
-        found["attrs"] = small.describe(value.attrs, sink) if plain else pickled.describe(value.attrs, sink)
-    if not value.flags.allows_duplicate_labels:
-        found["unique"] = True
-    return found
+    if attrs:
+        found["attrs"] = small.describe(attrs, sink) if small.is_plain(attrs) else pickled.describe(attrs, sink)
+    return found | ({"unique": True} if unique else {})
+
+
+def plan_attrs(description: Description, source: Source) -> Plan:
+    """Plan attrs: an empty dict where there are none."""
+    attrs = description.get("attrs", {"dict": []})
+    return pickled.plan(attrs, source) if "pickle" in attrs else lambda: small.build(attrs)
 
 
 def plan(description: Description, source: Source) -> Callable[[Any], Any]:
     """Plan attrs and flags; the function returned adds them to a frame or a series."""
-    attrs = description.get("attrs")
-    load = pickled.plan(attrs, source) if attrs and "pickle" in attrs else lambda: small.build(attrs)
+    load = plan_attrs(description, source)
 
     def finish(value: Any) -> Any:
-        if attrs is not None:
+        if "attrs" in description:
             value.attrs = load()
         return value.set_flags(allows_duplicate_labels=False) if description.get("unique") else value
 

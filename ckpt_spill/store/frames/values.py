@@ -7,7 +7,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ckpt_spill.store.frames import arrays, extension, frame, index, labelled, pickled, tables
+from ckpt_spill.store.frames import (
+    arrays,
+    columns,
+    cupyarrays,
+    device,
+    extension,
+    frame,
+    index,
+    labelled,
+    pickled,
+    rapids,
+    tables,
+    untyped,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable
@@ -25,6 +38,7 @@ _PLANNERS: dict[str, Callable[[Description, Source], Plan]] = {
     "series": labelled.plan_series,
     "array": arrays.plan,
     "masked": arrays.plan_masked,
+    "arrays": index.plan,
     "range": index.plan,
     "multi": index.plan,
     "index": index.plan,
@@ -39,18 +53,52 @@ _PLANNERS: dict[str, Callable[[Description, Source], Plan]] = {
 def describe(value: Any, sink: Sink) -> Description:
     """Describe a value."""
     describer = _DESCRIBERS.get(type(value))
+    if describer is None and rapids.is_cudf(value):
+        with rapids.opened(value) as table:
+            read = columns.read(table, device.to_host)
+        return columns.describe(read, sink)
+    if describer is None and rapids.is_cupy(value):
+        return cupyarrays.describe(value, sink)
     found = describer(value, sink) if describer else tables.describe(value, sink)
     return pickled.describe(value, sink) if found is None else found
 
 
-def plan(description: Description, source: Source, columns: Collection[Hashable] | None) -> Plan:
-    """Take the buffers of a value."""
+def plan(
+    description: Description, source: Source, chosen: Collection[Hashable] | None, library: str | None = None
+) -> Plan:
+    """Take the buffers of a value, for the library that it came from or another."""
+    origin = description.get("library")
+    if origin not in {None, columns.CUDF, cupyarrays.CUPY}:
+        raise ValueError(f"a value of the unknown library {origin!r}")
+    if library == "pandas" or (library is None and origin is None):
+        return _plan_on_host(description, source, chosen)
+    untyped.rapids(origin or columns.CUDF)
+    device.check()
+    if origin is None:
+        return _sent(_plan_on_host(description, source, chosen), rapids.cross)
+    if origin == cupyarrays.CUPY:
+        return _sent(arrays.plan(description, source), cupyarrays.send)
+    return _sent(columns.plan(description, source, chosen), rapids.build)
+
+
+def _sent(load: Plan, send: Callable[[Any], Any]) -> Plan:
+    """Plan to send what is in host memory to the device."""
+
+    def build() -> Any:
+        found = load()
+        with device.failing_to_read():
+            return send(found)
+
+    return build
+
+
+def _plan_on_host(description: Description, source: Source, chosen: Collection[Hashable] | None) -> Plan:
     if "pickle" in description:
         load = pickled.plan(description, source)
-        return load if columns is None else lambda: frame.select(load(), columns)
+        return load if chosen is None else lambda: frame.select(load(), chosen)
     kind = description["kind"]
     if kind == "frame":
-        return frame.plan(description, source, columns)
+        return frame.plan(description, source, chosen)
     if kind not in _PLANNERS:
         raise ValueError(f"a value of unknown kind {kind!r}")
     return _PLANNERS[kind](description, source)

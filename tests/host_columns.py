@@ -1,0 +1,70 @@
+"""Columns as cuDF has them on a device, made of Arrow data in host memory by the code that also sends them there."""
+
+import ctypes
+import json
+
+import numpy as np
+import pandas as pd
+
+from ckpt_spill.store import frames
+from ckpt_spill.store.frames import columns, layout
+from ckpt_spill.store.frames.buffers import Sink
+from tests.through_bytes import refill
+
+#: The memory that addresses point into.
+kept = []
+
+
+def fetch(windows):
+    """Read host memory by its address, as `device.to_host` does that of a device."""
+    return [np.frombuffer(ctypes.string_at(w.address, w.nbytes), np.uint8).copy() for w in windows]
+
+
+def column(array, words=None, categories=None, *, ordered=False, start=0, stop=None):
+    """Give an Arrow array as a column; a slice is, as in libcudf, an offset into everything."""
+    made = view(layout.lay_out(array))
+    if start or stop is not None:
+        part = array.slice(start, (len(array) if stop is None else stop) - start)
+        made = made._replace(offset=start, size=len(part), null_count=part.null_count)
+    return columns.Column(made, array.type, words or {}, categories, ordered)
+
+
+def view(laid):
+    """Give the addresses of a column that is laid out."""
+    kept.extend([laid.data, laid.mask])
+    text = laid.type_id == "STRING"
+    return layout.View(
+        width=1 if text or laid.data is None or not laid.size else laid.data.nbytes // laid.size,
+        size=laid.size,
+        offset=0,
+        null_count=laid.null_count,
+        data=address(laid.data),
+        mask=address(laid.mask),
+        children=tuple(view(child) for child in laid.children),
+    )
+
+
+def address(memory):
+    return 0 if memory is None else memory.ctypes.data
+
+
+def frame(made, axis=None, labels=None, **attrs):
+    """Put columns together to a frame."""
+    rows = made[0].view.size
+    labels = pd.Index([f"c{i}" for i in range(len(made))]) if labels is None else labels
+    axis = columns.Axis([], [None], range=range(rows)) if axis is None else axis
+    return columns.Table("frame", axis, made, labels, attrs, unique=False)
+
+
+def describe(table):
+    """Describe a table; return the text of its description and the contents of its buffers."""
+    sink = Sink()
+    description = columns.describe(columns.read(table, fetch), sink)
+    text = json.dumps(description, allow_nan=False, ensure_ascii=False)
+    assert not frames.needs_pickle(description)
+    return text.encode(), [buffer.tobytes() for buffer in sink.buffers]
+
+
+def opened(table, chosen=None):
+    """Give a table as pandas would open it."""
+    return refill(*describe(table), chosen, "pandas")
