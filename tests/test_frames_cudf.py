@@ -239,16 +239,16 @@ def test_indexes_open_as_pandas(name):
     assert diff(want, host.opened(host.frame([values], axis)).index) == []
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        pd.Index(["a", "b"]),
-        pd.Index(["a", 1], dtype=object),
-        pd.RangeIndex(2),
-        pd.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["x", None]),
-        pd.DatetimeIndex(["2030", "2031"]),
-    ],
-)
+LABELS = [
+    pd.Index(["a", "b"]),
+    pd.Index(["a", 1], dtype=object),
+    pd.RangeIndex(2),
+    pd.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["x", None]),
+    pd.DatetimeIndex(["2030", "2031"]),
+]
+
+
+@pytest.mark.parametrize("labels", LABELS)
 def test_labels_of_columns_open_as_pandas(labels):
     """The labels of columns, which cuDF has on the host, keep their class; single columns can be read."""
     table = host.frame([host.column(pa.array([1, 2])), host.column(pa.array(["x", "y"]), TEXT)], labels=labels)

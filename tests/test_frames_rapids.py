@@ -13,7 +13,7 @@ from ckpt_spill.store import frames
 from ckpt_spill.store.frames import columns, cudtypes, device, rapids
 from tests import host_columns as host
 from tests.strict import diff
-from tests.test_frames_cudf import AXES, CATEGORIES, COLUMNS, ROWS, axis_of, expected, mangle
+from tests.test_frames_cudf import AXES, CATEGORIES, COLUMNS, LABELS, ROWS, axis_of, expected, mangle
 from tests.through_bytes import flatten, refill
 
 pytestmark = pytest.mark.rapids
@@ -162,6 +162,29 @@ def test_columns_come_alone_as_cudf(chosen):
     read = refill(*flatten(value), chosen)
     assert list(read.columns) == [label for label in "abc" if label in chosen]
     assert len(read) == 2
+
+
+@pytest.mark.parametrize("labels", LABELS)
+def test_labels_of_columns_return_as_cudf(labels):
+    """The labels of columns keep their class and dtype, also where there is just one column, or none."""
+    arrays = [host.column(pa.array([1, 2])), host.column(pa.array([3, 4]))]
+    for width in (2, 1, 0):
+        table = host.frame(arrays, labels=labels[:width])._replace(columns=arrays[:width])
+        value = made(table)
+        read = refill(*flatten(value))
+        assert diff(value.columns, read.columns) == []
+        assert len(read) == 2
+
+
+@pytest.mark.parametrize("wrap", [lambda v: [v], lambda v: {"k": (v, v)}])
+def test_objects_inside_others_are_pickled_once(wrap, monkeypatch):
+    """A list of frames is a pickle that is known to load: it is not loaded on the device to see whether it can be."""
+    value = made(host.frame([host.column(pa.array([1, 2]))]))
+    loaded = []
+    monkeypatch.setattr(cudf.DataFrame, "host_serialize", lambda self: ({"type-serialized-name": "DataFrame"}, []))
+    monkeypatch.setattr(cudf.DataFrame, "host_deserialize", classmethod(lambda *a: loaded.append(a)))
+    assert frames.needs_pickle(frames.encode(wrap(value)).description)
+    assert loaded == []
 
 
 DTYPES = [

@@ -34,6 +34,8 @@ _TRUSTED = frozenset(
         "builtins",
         "collections",
         "copyreg",
+        "cudf",
+        "cupy",
         "datetime",
         "dateutil",
         "decimal",
