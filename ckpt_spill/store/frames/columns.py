@@ -181,6 +181,7 @@ def _describe_values(values: Values, sink: Sink) -> Description:
 
 def _plan_values(description: Description, source: Source) -> Callable[[], Values]:
     if description["kind"] == "arrow":
+        extension.dtype_word(description)  # which refuses what is none
         words: Description = {word: description[word] for word in description.keys() & {"string", "dtype"}}
         chunked = extension.plan_chunked(description, source)
         return lambda: _values(_joined(chunked()), words)

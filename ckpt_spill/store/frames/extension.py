@@ -147,12 +147,21 @@ def _describe_arrow(array: Any, sink: Sink) -> Description:
 
 def _plan_arrow(description: Description, source: Source) -> Plan:
     chunked = plan_chunked(description, source)
+    show = _SHOWN[dtype_word(description)]
     if "string" in description:
         dtype: Any = build_string(description["string"])
         return lambda: dtype.__from_arrow__(chunked())
-    word = description.get("dtype")
-    show = _SHOWN.get(word, pd.arrays.ArrowExtensionArray) if isinstance(word, str) else pd.arrays.ArrowExtensionArray
     return lambda: show(chunked())
+
+
+def dtype_word(description: Description) -> str:
+    """Return in which kind of dtype pandas shows an Arrow column array."""
+    word = description.get("dtype", "arrow")
+    if isinstance(word, dict) and len(word) == 1 and word.keys() <= {"list", "struct", "categories"}:
+        return "arrow"
+    if word not in _SHOWN:
+        raise ValueError(f"{word!r} is no kind of dtype")
+    return str(word)
 
 
 def _as_numpy(chunked: Any) -> np.ndarray:
@@ -235,8 +244,14 @@ _DESCRIBERS: dict[type, Callable[[Any, Sink], Description | None]] = {
     pd.arrays.StringArray: _describe_python_strings,
 }
 
-#: What the member `dtype` of an Arrow column array makes of it, other than pandas' dtype of Arrow's type.
-_SHOWN: dict[Any, Callable[[Any], Any]] = {"numpy": _as_numpy, "nullable": _as_nullable, "pandas": _as_pandas}
+#: What the member `dtype` of an Arrow column array makes of it.
+_SHOWN: dict[str, Callable[[Any], Any]] = {
+    "arrow": pd.arrays.ArrowExtensionArray,
+    "object": pd.arrays.ArrowExtensionArray,
+    "numpy": _as_numpy,
+    "nullable": _as_nullable,
+    "pandas": _as_pandas,
+}
 
 _PLANNERS: dict[str, Callable[[Description, Source], Plan]] = {
     "array": arrays.plan,
