@@ -131,6 +131,31 @@ def test_offsets_of_64_bits_are_read():
     assert diff(expected("str", array.slice(2, 7)), read["c0"].rename(None)) == []
 
 
+def test_text_of_more_than_two_gibibytes_is_large(monkeypatch):
+    """Text keeps its dtype whatever it takes; in lists, and where the dtype is Arrow's, it needs Arrow's large one."""
+    monkeypatch.setattr(layout, "_MOST_SMALL_OFFSET", 2)
+    text, lists = pa.array(["ab", None, "cdef"]), pa.array([["ab"], None, ["cdef", "g"]])
+    inside = pa.array([{"a": "ab"}, None, {"a": "cdef"}])
+    table = pa.table({"str": text, "arrow": text, "list": lists, "struct": inside})
+    words = [TEXT, {"dtype": "arrow"}, {}, {}]
+    made = [host.column(c.combine_chunks(), w) for c, w in zip(table.columns, words, strict=True)]
+    read = host.opened(host.frame(made, labels=pd.Index(table.column_names)))
+    kinds = [pa.list_(pa.large_string()), pa.struct({"a": pa.large_string()})]
+    assert list(read.dtypes) == [OWN["str"], *map(pd.ArrowDtype, [pa.large_string(), *kinds])]
+    assert list(read["str"].dropna()) == list(read["arrow"].dropna()) == ["ab", "cdef"]
+    assert [list(value) for value in read["list"].dropna()] == [["ab"], ["cdef", "g"]]
+    assert list(read["struct"].dropna()) == [{"a": "ab"}, {"a": "cdef"}]
+
+
+def test_levels_of_an_index_are_sorted():
+    """What is kept of a MultiIndex is its rows, not the order of its levels nor what is in them unused."""
+    axis = columns.Axis([host.column(pa.array(["b", "a", "b"]), TEXT)] * 2, ["x", "x"], levels=True)
+    read = host.opened(columns.Table("index", axis, [], None, {}, unique=False))
+    assert list(read) == [("b", "b"), ("a", "a"), ("b", "b")]
+    assert list(read.names) == ["x", "x"]
+    assert [list(level) for level in read.levels] == [["a", "b"]] * 2
+
+
 def test_only_what_a_slice_shows_is_fetched():
     """A few rows of long columns, nested ones included, take a few bytes of the device's memory."""
     whole = pa.table(

@@ -233,6 +233,11 @@ def test_mangled_descriptions_are_refused(name):
     assert refused > 20
 
 
+def test_intervals_without_a_side_are_closed_on_the_right():
+    """Arrow's type of intervals, as cuDF makes it, has no word for a side that was not said."""
+    assert cudtypes.build(*cudtypes.describe(cudf.IntervalDtype("int64", None))) == cudf.IntervalDtype("int64", "right")
+
+
 LAYOUTS = {
     "plain": np.arange(24.0).reshape(2, 3, 4),
     "fortran": np.asfortranarray(np.arange(12, dtype="i2").reshape(3, 4)),

@@ -131,7 +131,7 @@ def _read(view: View, kind: Any, start: int, length: int) -> Reader:
 def _read_ragged(view: View, kind: Any, valid: Any, offsets: np.ndarray) -> Reader:
     """Read the contents of text or lists, given their offsets."""
     length, first, last = len(offsets) - 1, int(offsets[0]), int(offsets[-1])
-    large = last - first > _MOST_SMALL_OFFSET
+    large = _is_text(kind) and last - first > _MOST_SMALL_OFFSET
     ends = pa.py_buffer((offsets - offsets[0]).astype(np.int64 if large else np.int32, copy=False))
     if not _is_text(kind):
         values = yield from _read(view.children[1], kind.value_type, first, last - first)
