@@ -1,5 +1,7 @@
 """Real objects of cuDF's and CuPy's over host memory: all but the copies to and from a device, without one."""
 
+import importlib
+import importlib.util
 import inspect
 import json
 
@@ -16,10 +18,9 @@ from tests.strict import diff
 from tests.test_frames_cudf import AXES, CATEGORIES, COLUMNS, LABELS, ROWS, axis_of, expected, mangle
 from tests.through_bytes import flatten, refill
 
-pytestmark = pytest.mark.rapids
-cudf = pytest.importorskip("cudf", reason="needs cuDF")
-cupy = pytest.importorskip("cupy", reason="needs CuPy")
-plc = pytest.importorskip("pylibcudf", reason="needs pylibcudf")
+MISSING = importlib.util.find_spec("cudf") is None
+pytestmark = [pytest.mark.rapids, pytest.mark.skipif(MISSING, reason="needs cuDF")]
+cudf, cupy, plc = (None if MISSING else importlib.import_module(name) for name in ("cudf", "cupy", "pylibcudf"))
 
 
 class Memory:
@@ -290,7 +291,7 @@ def test_frames_of_pandas_go_through_cudf(monkeypatch):
     assert refill(*flatten([1, "x"]), None, "cudf") == [1, "x"]
 
 
-@pytest.mark.skipif(cupy.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.skipif(not MISSING and cupy.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("name", ["frame", "array", "pandas"])
 def test_without_a_gpu_the_way_out_is_named(name, monkeypatch):
     """RAPIDS can be installed where there is no GPU: reading what came from one says how it can be read."""
