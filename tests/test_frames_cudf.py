@@ -290,10 +290,13 @@ def test_attrs_and_flags_open_as_pandas():
 
 
 def test_what_was_read_can_be_changed():
-    """Columns that pandas shows in numpy's dtypes, with and without nulls, are not read-only."""
-    for array in (pa.array([1, 2], pa.timestamp("s")), pa.array([1, None], pa.duration("s"))):
-        read = host.opened(host.frame([host.column(array, {"dtype": "numpy"})]))
-        assert read["c0"].to_numpy().flags.writeable
+    """Columns that are shown in dtypes of numpy's and pandas' own, with and without nulls, are not read-only."""
+    for name in OWN:
+        array, words = COLUMNS[name]
+        for rows in (slice(2, 3), slice(0, 9)):
+            read = host.opened(host.frame([host.column(array, words, start=rows.start, stop=rows.stop)]))["c0"]
+            read.iloc[0] = None
+            assert read.isna().iloc[0], name
 
 
 @pytest.mark.parametrize("library", [None, "cudf"])
