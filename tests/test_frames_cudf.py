@@ -295,8 +295,9 @@ def test_what_was_read_can_be_changed():
         array, words = COLUMNS[name]
         for rows in (slice(2, 3), slice(0, 9)):
             read = host.opened(host.frame([host.column(array, words, start=rows.start, stop=rows.stop)]))["c0"]
-            read.iloc[0] = None
-            assert read.isna().iloc[0], name
+            missing = pd.NaT if read.dtype.kind in "mM" else pd.NA
+            read.iloc[0] = missing
+            assert read.isna().iloc[0]
 
 
 @pytest.mark.parametrize("library", [None, "cudf"])

@@ -183,11 +183,11 @@ def _as_pandas(chunked: Any) -> Any:
     kind = chunked.type
     if is_interval(kind):
         dtype: Any = pd.IntervalDtype(kind.subtype.to_pandas_dtype(), kind.closed)
-    elif pa.types.is_timestamp(kind) and kind.tz is not None:
+        return dtype.__from_arrow__(chunked)
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
         dtype = pd.DatetimeTZDtype(kind.unit, _zone(kind.tz))
-    else:
-        raise ValueError(f"pandas has no dtype for {kind}")
-    return dtype.__from_arrow__(chunked)
+        return pd.array(_as_numpy(chunked).view(np.int64), dtype=dtype, copy=False)
+    raise ValueError(f"pandas has no dtype for {kind}")
 
 
 def is_interval(kind: Any) -> bool:
