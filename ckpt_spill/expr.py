@@ -14,6 +14,7 @@ from dask.dataframe.dask_expr.io.io import IO
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
 
 from ckpt_spill.graph import read_task, row_keys
+from ckpt_spill.jobs import READ
 from ckpt_spill.manifest import ManifestData
 from ckpt_spill.store.inline import extract
 from ckpt_spill.store.scalars import load_scalar
@@ -110,7 +111,7 @@ def expression_token(expression: Any) -> str:
 
 def read_name(manifest: ManifestData, columns: tuple[Hashable, ...] | None, numbers: tuple[int, ...] | None) -> str:
     """Name a read's tasks after what is read and nothing else, as a key must not name two contents."""
-    return f"rehydrate-{tokenize(manifest.digest, columns, numbers)}"
+    return f"{READ}{tokenize(manifest.digest, columns, numbers)}"
 
 
 def read_frame(manifest: ManifestData, numbers: tuple[int, ...] | None) -> Any:

@@ -64,6 +64,16 @@ class ReadJob:
     nbytes: int
 
 
+READ = "rehydrate-"
+"""What the names of reads begin with, and keys in them."""
+
+
+def is_read_key(key: Hashable) -> bool:
+    """Tell whether a key may be that of a read; others may be called so, too."""
+    name = key[0] if isinstance(key, tuple) and key else key
+    return isinstance(name, str) and name.startswith(READ)
+
+
 def is_read(spec: Any) -> bool:
     """Tell whether a task, by its specification, is the read of a partition and nothing more."""
     args: tuple[Any, ...] = getattr(spec, "args", ())

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 from distributed import SchedulerPlugin
 from tornado.ioloop import PeriodicCallback
 
+from ckpt_spill.cluster.arrivals import reads_behind
 from ckpt_spill.cluster.dispatch import Dispatch
 from ckpt_spill.cluster.lookout import Lookout
 from ckpt_spill.cluster.losses import lost_partitions, waiting
@@ -79,6 +80,7 @@ class Steering(SchedulerPlugin):
         scheduler.handlers["ckpt_spill_announce"] = self._lookout.announce
         scheduler.handlers["ckpt_spill_look"] = self._lookout.look
         scheduler.handlers["ckpt_spill_sources"] = self.sources
+        scheduler.handlers["ckpt_spill_reads"] = self.reads
         ticking = PeriodicCallback(self._tick, _TICK * 1000)
         scheduler.periodic_callbacks[NAME] = ticking
         ticking.start()
@@ -155,6 +157,10 @@ class Steering(SchedulerPlugin):
             self._dispatch.measured(bandwidth)
         peers = [(p, s) for s in stores if s not in failed for p in self._dispatch.peers(s) if p != worker]
         return {"peers": peers, "waits": self._may_wait(key, partition, failed)}
+
+    async def reads(self, *, keys: Sequence[Hashable]) -> bytes:
+        """Say what is behind some keys: see ``arrivals.reads_behind``."""
+        return reads_behind(self._scheduler, keys)
 
     def _may_wait(self, key: Hashable, partition: int, failed: Mapping[str, str]) -> bool:
         ts = self._scheduler.tasks.get(key)

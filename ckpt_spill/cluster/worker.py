@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from distributed import WorkerPlugin
 
+from ckpt_spill.cluster.arrivals import Arrivals
 from ckpt_spill.cluster.remote import UNSEEN, FileId, RemoteFile, read_range
 from ckpt_spill.cluster.sight import NAME, Seen
 from ckpt_spill.config import Settings, domain
@@ -26,6 +27,8 @@ from ckpt_spill.store.store import Store
 
 _SERVED_AT_ONCE = 4
 _PATIENCE = 20.0
+_MADE_HERE = {"executing", "long-running", "memory"}
+"""States of a task before it is in memory, where its value was not sent by a peer or a client."""
 
 logger = logging.getLogger("ckpt_spill")
 
@@ -66,6 +69,7 @@ class Sharing(WorkerPlugin):
         self._roots: set[str] = set()
         self._serving = asyncio.Semaphore(_SERVED_AT_ONCE)
         self._bandwidth: float | None = None
+        self._arrivals = Arrivals(worker, self._find)
         self.steered = True
         self.counts: Counter[str] = Counter()
         worker.handlers["ckpt_spill_look"] = self.look
@@ -110,10 +114,18 @@ class Sharing(WorkerPlugin):
             logger.warning("%s", e)
             return ()
 
+    def _find(self, store: str) -> Store | None:
+        return self._stores.get(store)
+
     @property
     def roots(self) -> frozenset[str]:
         """Where stores were found, or may be, besides the configured roots."""
         return frozenset(self._roots)
+
+    def transition(self, key: Hashable, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        """Watch for partitions that come from the memory of another worker."""
+        if finish == "memory" and start not in _MADE_HERE and self.steered:
+            self._arrivals.arrived(key)
 
     # --------------------------------------------------------------------------------------------------- serving
     async def _read(self, file: Sequence[Any], offset: int, length: int) -> dict[str, Any]:

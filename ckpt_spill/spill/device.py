@@ -102,6 +102,11 @@ class DeviceSpill(DeviceHostFile):  # type: ignore[misc]  # mypy does without da
         """By key, files that hold just what the value is that will be set next."""
         return self.tier.noted
 
+    def learn(self, key: Key, file: CleanFile) -> None:
+        """Hear that the value of a key is what is in a file, if it is still here; that gives a value on the host."""
+        if key not in self.device_keys and key not in self.others:
+            self.host_buffer.learn(key, file)
+
     @property
     def spilled_total(self) -> SpilledSize:
         """Bytes of what is on disk: in memory, and there."""

@@ -107,6 +107,11 @@ class HostSpill(SpillBuffer):
         """By key, files that hold just what the value is that will be set next."""
         return self.tier.noted
 
+    def learn(self, key: Key, file: CleanFile) -> None:
+        """Hear that the value of a key is what is in a file, if it is still here."""
+        if key in self:
+            self.tier.clean[key] = file
+
     def __setitem__(self, key: Key, value: object) -> None:
         """Keep a value in memory, or, where it is larger than all of the target, on disk.
 

@@ -1,0 +1,110 @@
+"""Partitions that a worker was sent by a peer are clean there, too."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from distributed import wait
+
+import ckpt_spill as cs
+from ckpt_spill.clean import CleanFile
+from ckpt_spill.spill.host import HostSpill
+from ckpt_spill.store.partition import Identity
+from ckpt_spill.store.store import Store
+from tests.spilling import LIMIT, array_of, frame, keep, noise, spill_all, spilled_files, written
+from tests.strict import diff
+from tests.test_spill_host import disk_tier
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def root(tmp_path):
+    return str(tmp_path / "root")
+
+
+@pytest.fixture
+def two(cluster, root):
+    """Two workers that spill, and evict by hand only."""
+    return cluster(2, data=cs.host_spill(root, memory_limit=100 * LIMIT))
+
+
+def to_both(client, kept):
+    """Let both workers hold all of a collection."""
+    client.replicate(kept, n=2)
+    keys = len(client.has_what()[min(client.has_what())])
+    assert {len(held) for held in client.has_what().values()} == {keys}
+
+
+def wait_for_clean(client, number):
+    """Wait until each worker knows the files of so many of its values."""
+    end = time.monotonic() + 20
+    while set(client.run(lambda dask_worker: len(dask_worker.data.tier.clean)).values()) != {number}:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("columns", [None, ["b"]])
+def test_replicas_are_evicted_for_nothing(two, root, columns):
+    """Those that were read by another worker; and read again they are what they were."""
+    m = cs.persist_to_disk(frame(6), name="x", root=root)
+    kept = keep(two, cs.rehydrate(m, columns=columns))
+    to_both(two, kept)
+    wait_for_clean(two, 6)
+    spill_all(two)
+    assert written(two) == 0
+    assert len(spilled_files(root)) == 12
+    expected = frame(6).compute(scheduler="threads")
+    one, other = two.has_what()
+    for address in (one, other):
+        parts = [two.submit(lambda part: part, part, workers=[address], pure=False) for part in two.futures_of(kept)]
+        whole = two.submit(concat, parts, workers=[address]).result()
+        assert diff(whole, expected[columns or ["a", "b", "c"]]) == []
+
+
+def concat(parts):
+    import pandas as pd
+
+    return pd.concat(parts)
+
+
+def test_what_is_computed_of_them_is_not_clean(two, root):
+    m = cs.persist_to_disk(noise(4), name="x", root=root)
+    kept = keep(two, cs.rehydrate(m) + 1)
+    to_both(two, kept)
+    spill_all(two)
+    assert written(two) > 8 * 2 * 1000**2
+    assert (array_of(m) + 1 == kept.compute()).all()
+
+
+def test_files_that_a_worker_does_not_see(two, root, tmp_path):
+    """There the value is written, as any other."""
+    m = cs.persist_to_disk(noise(4), name="x", root=root)
+    kept = keep(two, cs.rehydrate(m))
+    blind, *_ = two.has_what()
+
+    def look_away(dask_worker):
+        dask_worker.plugins["ckpt-spill"]._stores = {}
+
+    two.run(look_away, workers=[blind])
+    to_both(two, kept)
+    wait(kept)
+    spill_all(two)
+    assert written(two) > 0
+    assert (kept.compute() == noise(4).compute(scheduler="threads")).all()
+
+
+def test_a_value_that_has_gone_is_not_noted(tmp_path):
+    """The answer came too late, and what is set under that key next is another thing."""
+    tier = disk_tier(str(tmp_path / "root"))
+    memory = HostSpill(tier, 10**9)
+    file = CleanFile(Store.open(str(tmp_path / "root")), str(tmp_path / "file"), Identity("x", 1, 0), b"0" * 32, None)
+    memory.learn("k", file)
+    assert tier.clean == {}
+    memory["k"] = 1
+    memory.learn("k", file)
+    assert tier.clean == {"k": file}
+    del memory["k"]
+    assert tier.clean == {}
+    memory.close()
