@@ -21,7 +21,6 @@ from distributed.spill import MaxSpillExceeded, PickleError, SpilledSize
 from ckpt_spill.clean import CleanFile
 from ckpt_spill.errors import ReadError, UnserializableError
 from ckpt_spill.spill.area import SpillArea
-from ckpt_spill.spill.write_back import write_back_soon
 from ckpt_spill.store import partition as partition_files
 from ckpt_spill.store.codecs import Bytes
 from ckpt_spill.store.descriptors import OpenFile, open_regular
@@ -226,7 +225,6 @@ class DiskTier(MutableMapping[Key, object]):
             written = partition_files.write(
                 fd, value, IDENTITY, codec=self._codec, threads=self._threads, durable=False
             )
-        write_back_soon(path)
         context_meter.digest_metric("disk-write", 1, "count")
         context_meter.digest_metric("disk-write", written.stored_nbytes, "bytes")
         file = CleanFile(area.store, path, IDENTITY, written.digest, None)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from ckpt_spill.store.codecs import Bytes
+from ckpt_spill.store.write_back import start_write_back, start_write_back_soon
 
 _BATCH_BYTES = 4 << 20
 _BATCH_PIECES = 512  # IOV_MAX is at least 1024 on Linux and macOS
@@ -94,8 +94,8 @@ class Writer:
     fd : int
         Left open.
     durable : bool
-        Whether `finish` flushes to the disk. If so, Linux is told to begin with each batch at once, so that the disk
-        works while later blocks are still being compressed.
+        Whether `finish` flushes to the disk. In any case Linux is told to begin with each batch at once, so that the
+        disk works while later blocks are still being compressed.
 
     Attributes
     ----------
@@ -137,8 +137,7 @@ class Writer:
             count = os.pwritev(self._fd, batch, position)
             position += count
             batch = _rest(batch, count)
-        if self._durable:
-            start_write_back(self._fd, offset, position - offset)
+        (start_write_back if self._durable else start_write_back_soon)(self._fd, offset, position - offset)
         self.seconds += time.perf_counter() - start
 
 
@@ -158,26 +157,3 @@ def datasync(fd: int) -> None:
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
         os.fdatasync(fd)
-
-
-def _sync_file_range() -> Callable[..., Any] | None:
-    """Linux's call of that name, where the C library has it."""
-    try:
-        function = ctypes.CDLL(None).sync_file_range
-    except (AttributeError, OSError, TypeError):
-        return None
-    function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-    return function
-
-
-_SYNC_FILE_RANGE = _sync_file_range()
-_SYNC_FILE_RANGE_WRITE = 2
-
-
-def start_write_back(fd: int, offset: int, nbytes: int) -> None:
-    """Ask the kernel to begin writing a range, up to the end if it has no bytes.
-
-    Only a hint, so its answer does not matter.
-    """
-    if _SYNC_FILE_RANGE is not None:
-        _SYNC_FILE_RANGE(fd, offset, nbytes, _SYNC_FILE_RANGE_WRITE)
