@@ -54,7 +54,7 @@ from dask_cuda.benchmarks.utils import (
 from distributed import Client, performance_report
 
 from benchmarks.local_checkpoint_backends import BACKENDS, Backend, Summary, summary
-from benchmarks.local_checkpoint_workers import peaks, reset_peaks, restart, workers_without_gpus
+from benchmarks.local_checkpoint_workers import forget_transfers, peaks, reset_peaks, restart, workers_without_gpus
 
 OPTIONS: list[dict[str, Any]] = [
     {
@@ -136,7 +136,9 @@ class Benchmark:
             self.truth = summary(collection)
             restart(client, args)
         with performance_report(write_profile) if write_profile else contextlib.nullcontext():
-            return [self.measure(client, args, name, collection) for name in args.backend]
+            rows = [self.measure(client, args, name, collection) for name in args.backend]
+        client.run(forget_transfers)
+        return rows
 
     def measure(self, client: Client, args: Namespace, name: str, collection: Any) -> dict[str, Any]:
         """Measure a backend: give what is in the result files for each run."""

@@ -68,6 +68,11 @@ def has_memory_pool(dask_worker: Any) -> bool:
     return any("RMMSetup" in name for name in dask_worker.plugins)
 
 
+def forget_transfers(dask_worker: Any) -> None:
+    """Leave dask-cuda no transfers to look up: it knows workers by the addresses that they had at the start."""
+    dask_worker.transfer_incoming_log.clear()
+
+
 def reset_peaks(gpu: bool) -> None:
     """Start to look for the most memory that this process has."""
     with open("/proc/self/clear_refs", "w") as file:

@@ -37,7 +37,7 @@ CONTENT = {"shuffle": (4 * 8192, 16), "merge": (2 * 4000, 24), "read": (4 * 2000
 
 def run(script, *options, directory):
     command = [sys.executable, "-m", f"benchmarks.local_checkpoint_{script}", "--type", "cpu", "--devs", "0,1"]
-    command += ["--runs", "1", "--warmup-runs", "0", "--directory", directory, *options]
+    command += ["--runs", "1", "--warmup-runs", "0", "--ignore-size", "1", "--directory", directory, *options]
     environment = os.environ | {"RAPIDS_NO_INITIALIZE": "1"}  # cuDF is not to look for a GPU
     return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, env=environment)
 
