@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ckpt_spill.here import current_task, this_worker
 from ckpt_spill.jobs import is_read
 from ckpt_spill.store.partition import Identity
 from ckpt_spill.store.store import Store
@@ -33,7 +34,7 @@ class CleanFile(NamedTuple):
     columns: tuple[Hashable, ...] | None
 
 
-def note_clean(worker: Any, file: CleanFile) -> None:
+def note_clean(file: CleanFile) -> None:
     """Note that what this thread's task gives is what is in a file, if the worker's memory has a use for that.
 
     It counts for the value that is set next under that key, and for no later one.
@@ -41,10 +42,10 @@ def note_clean(worker: Any, file: CleanFile) -> None:
     By the task's key: dask takes values for immutable, and a read's key for its content. A read inside of another task
     is not noted.
     """
+    worker, key = this_worker(), current_task()
     noted = getattr(worker and worker.data, "noted", None)
-    if noted is None:
+    if noted is None or key is None:
         return
-    key = worker.get_current_task()
     task = worker.state.tasks.get(key)
     if task and is_read(task.run_spec):
         noted[key] = file

@@ -30,6 +30,14 @@ def this_worker() -> Any:
         return None
 
 
+def current_task() -> Any:
+    """Give the key of the task that this thread runs; None in one that runs none, as those that a task has started."""
+    try:
+        return this_worker().get_current_task()
+    except (AttributeError, KeyError):
+        return None
+
+
 async def in_errand_thread(function: Callable[..., Any], *args: Any) -> Any:
     """Call a function in a thread, in a copy of this context, so that its disk is kept out of the event loop.
 

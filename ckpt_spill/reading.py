@@ -16,7 +16,7 @@ from ckpt_spill.cluster.remote import FileId, PeerLostError, RemoteFile
 from ckpt_spill.cluster.worker import Sources, sharing
 from ckpt_spill.config import patience
 from ckpt_spill.errors import MissingPartitionError, ReadError
-from ckpt_spill.here import process_name, settings_here, this_worker
+from ckpt_spill.here import current_task, process_name, settings_here, this_worker
 from ckpt_spill.jobs import ReadJob, StoreRef
 from ckpt_spill.store import partition as partition_files
 from ckpt_spill.store.partition import Identity
@@ -103,7 +103,7 @@ class Reading:
         if self._sharing:
             self._sharing.count(source)
         if isinstance(source, str) and (seen := self._seen[store]):
-            note_clean(this_worker(), CleanFile(seen, source, identity, self._digest, columns))
+            note_clean(CleanFile(seen, source, identity, self._digest, columns))
         return value
 
     # ------------------------------------------------------------------------------------------------- candidates
@@ -130,7 +130,7 @@ class Reading:
         reasons = {store: str(e) for store, e in self._failed.items()}
         stores = [ref.id for ref in self._refs]
         try:
-            return self._sharing.sources(_current_task(), self._partition, stores, failed=reasons, silent=self._silent)
+            return self._sharing.sources(current_task(), self._partition, stores, failed=reasons, silent=self._silent)
         except (OSError, TimeoutError) as e:
             logger.warning("%s: the scheduler does not say who can serve it: %r", self._what(), e)
             return Sources([], waits=True)
@@ -173,13 +173,6 @@ class Reading:
     def _others_here(self) -> int:
         stores = [store for store in self._seen.values() if store]
         return len({parse_partition_file(name) for store in stores for name in store.present(self._job.run)})
-
-
-def _current_task() -> Any:
-    try:
-        return this_worker().get_current_task()
-    except (AttributeError, KeyError):
-        return None
 
 
 def _all(failures: Mapping[str, Exception]) -> str:

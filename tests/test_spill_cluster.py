@@ -160,6 +160,22 @@ def test_clean(spilling, root, deleted):
     assert (x.compute() == noise(18).compute(scheduler="threads")).all()
 
 
+@pytest.mark.parametrize("scheduler", ["threads", "sync"])
+def test_a_read_inside_of_another_task(spilling, root, scheduler):
+    """Also in threads of its own, which run no task: it is read, and the task's value is not taken for it."""
+    m = cs.persist_to_disk(noise(4), name="x", root=root)
+    client = spilling()
+
+    def inside(m):
+        return cs.rehydrate(m, root=root).compute(scheduler=scheduler) + 1
+
+    result = client.submit(inside, m)
+    assert (result.result() == noise(4).compute(scheduler="threads") + 1).all()
+    spill_all(client)
+    assert written(client) > 4 * 2 * 1000**2
+    assert (client.submit(lambda x: x, result).result() == noise(4).compute(scheduler="threads") + 1).all()
+
+
 def test_clean_is_lost(spilling, root):
     """Where the checkpoint is lost before anything is evicted, that is spilled as anything else."""
     client = spilling()
