@@ -544,6 +544,21 @@ class TestWriting:
         assert seen == [(1e8, choice.BYTE_PRICE) if durable else (4e9, choice.BYTE_PRICE_OF_SPILLS)]
         assert learnt == (durable, not durable)
 
+    @pytest.mark.parametrize("codec", CODECS)
+    def test_a_value_that_is_changed_meanwhile(self, path, monkeypatch, codec):
+        """What is in the file is sound all the same: hashes are those of what is written."""
+        values = np.random.default_rng(1).integers(0, 256, 7 * BLOCK + 5, dtype="u1")
+        pwritev = os.pwritev
+
+        def changing(fd, pieces, offset):
+            values[:] += 1
+            return pwritev(fd, pieces, offset)
+
+        monkeypatch.setattr(os, "pwritev", changing)
+        written = save(path, values, codec=codec, threads=2)
+        assert verify(path, IDENTITY, written.digest) == written
+        assert read(path, IDENTITY, written.digest).shape == values.shape
+
     def test_short_writes(self, path, monkeypatch):
         """A system that writes less than it was asked to is asked again."""
         pwritev = os.pwritev

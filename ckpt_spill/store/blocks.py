@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,8 @@ from crc32c import crc32c
 from ckpt_spill.store.choice import Choice
 from ckpt_spill.store.codecs import Bytes, CodecError, as_bytes, decode, encode, scratch
 from ckpt_spill.store.descriptors import Source
-from ckpt_spill.store.footer import HEADER_SIZE, Footer, block_sizes
+from ckpt_spill.store.footer import BLOCK, HEADER_SIZE, Footer, block_sizes
+from ckpt_spill.store.spare import copied, release
 
 _RUN = 4 << 20
 
@@ -49,12 +51,13 @@ class Piece:
 
 @dataclass(frozen=True)
 class Block:
-    """One encoded block."""
+    """One encoded block; whoever has written it calls `written`, where that is given."""
 
     buffer: int
     data: bytes | memoryview
     crc: int
     digest: bytes
+    written: Callable[[], None] | None = None
 
 
 def cut(buffer: int, array: npt.NDArray[Any], choice: Choice, block: int) -> Iterator[Piece]:
@@ -68,7 +71,12 @@ def cut(buffer: int, array: npt.NDArray[Any], choice: Choice, block: int) -> Ite
 def encode_piece(piece: Piece) -> Block:
     """Compress and hash one block. Runs in any thread."""
     data = encode(_gather(piece.array, piece.start, piece.stop), piece.choice.codec, piece.choice.width)
-    return Block(piece.buffer, data, crc32c(data), blake3(data).digest())
+    written = None
+    if isinstance(data, memoryview):
+        # A copy: were a task to change its input in place after the hashing, what is on disk would be no value at all.
+        copy = copied(data, BLOCK)
+        data, written = copy.data, functools.partial(release, copy)
+    return Block(piece.buffer, data, crc32c(data), blake3(data).digest(), written)
 
 
 def _gather(array: npt.NDArray[Any], start: int, stop: int) -> Bytes:

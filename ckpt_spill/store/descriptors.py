@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -111,11 +111,14 @@ class Writer:
         self._fd = fd
         self._durable = durable
         self._batch: list[memoryview] = []
+        self._written: list[Callable[[], None]] = []
         self._bytes = 0
 
-    def write(self, data: bytes | memoryview) -> None:
-        """Take one piece, which must not change before `finish` returns."""
+    def write(self, data: bytes | memoryview, written: Callable[[], None] | None = None) -> None:
+        """Take one piece, which must not change before `written` is called, at the latest by `finish`."""
         self._batch.append(memoryview(data))
+        if written:
+            self._written.append(written)
         self._bytes += len(data)
         self.written += len(data)
         if self._bytes >= _BATCH_BYTES or len(self._batch) >= _BATCH_PIECES:
@@ -137,6 +140,9 @@ class Writer:
             count = os.pwritev(self._fd, batch, position)
             position += count
             batch = _rest(batch, count)
+        written, self._written = self._written, []
+        for tell in written:
+            tell()
         (start_write_back if self._durable else start_write_back_soon)(self._fd, offset, position - offset)
         self.seconds += time.perf_counter() - start
 
