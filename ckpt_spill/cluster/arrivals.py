@@ -19,8 +19,14 @@ from ckpt_spill.store.store import Store
 logger = logging.getLogger("ckpt_spill")
 
 
+_MADE_HERE = {"executing", "long-running", "memory"}
+"""States of a task before it is in memory, where its value was not sent by a peer or a client."""
+
+
 class Arrivals:
-    """Asks for what arrives in a worker, if its memory has a use for that; all that comes at once, together.
+    """Asks what comes to a worker, if its memory has a use for that; for all that comes at once, together.
+
+    It asks when a value is on its way, so that the answer is there with it: what is evicted before is written.
 
     Parameters
     ----------
@@ -32,13 +38,27 @@ class Arrivals:
     def __init__(self, worker: Any, store: Callable[[str], Store | None]) -> None:
         self._worker, self._store = worker, store
         self._keys: list[Hashable] = []
+        self._coming: dict[Hashable, CleanFile | None] = {}
 
-    def arrived(self, key: Hashable) -> None:
-        """Note the key of a value that a peer has sent."""
-        if is_read_key(key) and hasattr(self._worker.data, "learn"):
-            if not self._keys:
-                self._worker.loop.add_callback(self._ask)
-            self._keys.append(key)
+    def follow(self, key: Hashable, start: str, finish: str) -> None:
+        """Follow a task of the worker from one state to the next."""
+        if not is_read_key(key) or not hasattr(self._worker.data, "learn"):
+            return
+        if finish == "flight":
+            self._coming[key] = None
+            self._ask_soon(key)
+        elif finish != "memory":
+            self._coming.pop(key, None)
+        elif key in self._coming:
+            if file := self._coming.pop(key):
+                self._worker.data.learn(key, file)
+        elif start not in _MADE_HERE:
+            self._ask_soon(key)
+
+    def _ask_soon(self, key: Hashable) -> None:
+        if not self._keys:
+            self._worker.loop.add_callback(self._ask)
+        self._keys.append(key)
 
     async def _ask(self) -> None:
         keys, self._keys = self._keys, []
@@ -49,9 +69,14 @@ class Arrivals:
             return
         for key, job, partition, digest, holders in pickle.loads(answer):
             if file := self._file(job, partition, digest, holders):
-                self._worker.data.learn(key, file)
+                if key in self._coming:
+                    self._coming[key] = file
+                else:
+                    self._worker.data.learn(key, file)
 
     def _file(self, job: ReadJob, partition: int, digest: bytes, holders: Sequence[int]) -> CleanFile | None:
+        if job.backend is not None:  # an object of another library is not what the file holds
+            return None
         seen = (store for holder in holders if (store := self._store(job.stores[holder].id)))
         if (store := next(seen, None)) is None:
             return None

@@ -27,8 +27,6 @@ from ckpt_spill.store.store import Store
 
 _SERVED_AT_ONCE = 4
 _PATIENCE = 20.0
-_MADE_HERE = {"executing", "long-running", "memory"}
-"""States of a task before it is in memory, where its value was not sent by a peer or a client."""
 
 logger = logging.getLogger("ckpt_spill")
 
@@ -124,8 +122,8 @@ class Sharing(WorkerPlugin):
 
     def transition(self, key: Hashable, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         """Watch for partitions that come from the memory of another worker."""
-        if finish == "memory" and start not in _MADE_HERE and self.steered:
-            self._arrivals.arrived(key)
+        if self.steered:
+            self._arrivals.follow(key, start, finish)
 
     # --------------------------------------------------------------------------------------------------- serving
     async def _read(self, file: Sequence[Any], offset: int, length: int) -> dict[str, Any]:
