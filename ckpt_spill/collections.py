@@ -22,8 +22,10 @@ from ckpt_spill.expr import expression_token, read_frame, read_name
 from ckpt_spill.graph import ReadLayer, grid_keys, optimized_frames, row_keys, single_key, task_graph
 from ckpt_spill.manifest import ManifestData
 from ckpt_spill.store.inline import embed, extract
+from ckpt_spill.store.partition import Library
 from ckpt_spill.store.scalars import dump_scalar
 
+Backend = Library | None
 Columns = Sequence[Hashable] | None
 Numbers = tuple[int, ...] | None
 """Numbers of the partitions to read, where some are to be skipped."""
@@ -35,7 +37,7 @@ class Adapter(Protocol):
     def describe(self, collection: Any) -> dict[str, Any]:
         """Describe what is not in the partitions, in JSON."""
 
-    def rebuild(self, manifest: ManifestData, columns: Columns, numbers: Numbers) -> Any:
+    def rebuild(self, manifest: ManifestData, columns: Columns, numbers: Numbers, backend: Backend) -> Any:
         """Make the lazy collection."""
 
 
@@ -46,13 +48,13 @@ class FrameAdapter:
         """Meta (with known categories) and divisions."""
         return {"meta": embed(collection._meta), "divisions": list(map(dump_scalar, collection.divisions))}  # noqa: SLF001
 
-    def rebuild(self, manifest: ManifestData, columns: Columns, numbers: Numbers) -> Any:
+    def rebuild(self, manifest: ManifestData, columns: Columns, numbers: Numbers, backend: Backend) -> Any:
         """Read as an expression."""
         if manifest.kind != "dataframe":
             _refuse_columns(manifest, columns)
         if any(division is not None for division in manifest.collection["divisions"]):
             _refuse_gaps(manifest, numbers, "its known divisions would promise rows that are not there")
-        frame = read_frame(manifest, numbers)
+        frame = read_frame(manifest, numbers, backend)
         return frame if columns is None else frame[list(columns)]
 
 
@@ -64,14 +66,14 @@ class ArrayAdapter:
         chunks = [[None if math.isnan(c) else int(c) for c in axis] for axis in collection.chunks]
         return {"meta": embed(collection._meta), "dtype": embed(np.empty(0, collection.dtype)), "chunks": chunks}  # noqa: SLF001
 
-    def rebuild(self, manifest: ManifestData, columns: Columns, numbers: Numbers) -> Any:
+    def rebuild(self, manifest: ManifestData, columns: Columns, numbers: Numbers, backend: Backend) -> Any:
         """Read as a layer of blocks."""
         _refuse_columns(manifest, columns)
         _refuse_gaps(manifest, numbers, "an array cannot have holes")
         chunks = tuple(tuple(math.nan if c is None else c for c in axis) for axis in manifest.collection["chunks"])
-        name, graph = _layer(manifest, functools.partial(grid_keys, numblocks=tuple(map(len, chunks))))
+        name, graph = _layer(manifest, functools.partial(grid_keys, numblocks=tuple(map(len, chunks))), None, backend)
         dtype = extract(manifest.collection["dtype"]).dtype
-        return da.Array(graph, name, chunks, dtype=dtype, meta=extract(manifest.collection["meta"]))
+        return da.Array(graph, name, chunks, dtype=dtype, meta=extract(manifest.collection["meta"], backend))
 
 
 class BagAdapter:
@@ -81,11 +83,11 @@ class BagAdapter:
         """Nothing but the number of partitions, which the manifest has."""
         return {}
 
-    def rebuild(self, manifest: ManifestData, columns: Columns, numbers: Numbers) -> Any:
+    def rebuild(self, manifest: ManifestData, columns: Columns, numbers: Numbers, backend: Backend) -> Any:
         """Read as a layer of partitions."""
         _refuse_columns(manifest, columns)
         read = range(manifest.npartitions) if numbers is None else numbers
-        name, graph = _layer(manifest, functools.partial(row_keys, numbers=read), numbers)
+        name, graph = _layer(manifest, functools.partial(row_keys, numbers=read), numbers, backend)
         return db.Bag(graph, name, len(read))
 
 
@@ -96,11 +98,11 @@ class DelayedAdapter:
         """Give the length, where the value can be unpacked (``nout``)."""
         return {"length": collection._length}  # noqa: SLF001 (there is no public name)
 
-    def rebuild(self, manifest: ManifestData, columns: Columns, numbers: Numbers) -> Any:
+    def rebuild(self, manifest: ManifestData, columns: Columns, numbers: Numbers, backend: Backend) -> Any:
         """Read as a layer of one task."""
         _refuse_columns(manifest, columns)
         _refuse_gaps(manifest, numbers, "it is one value")
-        name, graph = _layer(manifest, single_key)
+        name, graph = _layer(manifest, single_key, None, backend)
         return Delayed(name, graph, length=manifest.collection["length"])
 
 
@@ -168,19 +170,30 @@ def prepare(collections: Sequence[Any]) -> tuple[dict[Any, Any], list[Prepared]]
     return graph, prepared
 
 
-def rebuild(manifest: ManifestData, columns: Columns, numbers: Numbers = None) -> Any:
+def check_backend(manifest: ManifestData, backend: Backend) -> None:
+    """Make sure that here there can be what is to be read, as far as that can be told before anything is.
+
+    Raises
+    ------
+    ReadError
+        It needs a library or a device that is not here, or the library has nothing like it.
+    """
+    extract(manifest.collection.get("meta") or embed([]), backend)
+
+
+def rebuild(manifest: ManifestData, columns: Columns, numbers: Numbers, backend: Backend) -> Any:
     """Make the lazy collection of a manifest, or of those of its partitions that have these numbers."""
     if manifest.kind not in _KINDS:
         raise RefusedError(
             f"checkpoint {manifest.id!r} is of a kind this release does not know: {manifest.kind!r}; install a "
             "newer one"
         )
-    return _KINDS[manifest.kind][1].rebuild(manifest, columns, numbers)
+    return _KINDS[manifest.kind][1].rebuild(manifest, columns, numbers, backend)
 
 
-def _layer(manifest: ManifestData, numbering: Any, numbers: Numbers = None) -> tuple[str, HighLevelGraph]:
-    name = read_name(manifest, None, numbers)
-    job = manifest.read_job(None)
+def _layer(manifest: ManifestData, numbering: Any, numbers: Numbers, backend: Backend) -> tuple[str, HighLevelGraph]:
+    name = read_name(manifest, None, numbers, backend)
+    job = manifest.read_job(None, backend)
     layer = ReadLayer(manifest, job, functools.partial(numbering, name))
     return name, HighLevelGraph({name: layer}, {name: set()})
 

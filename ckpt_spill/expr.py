@@ -17,6 +17,7 @@ from ckpt_spill.graph import read_task, row_keys
 from ckpt_spill.jobs import READ
 from ckpt_spill.manifest import ManifestData
 from ckpt_spill.store.inline import extract
+from ckpt_spill.store.partition import Library
 from ckpt_spill.store.scalars import load_scalar
 
 
@@ -27,8 +28,8 @@ class ReadFrame(IO):
     their own.
     """
 
-    _parameters = ["manifest", "columns", "numbers"]  # noqa: RUF012 (as dask declares it)
-    _defaults = {"columns": None, "numbers": None}  # noqa: RUF012
+    _parameters = ["manifest", "columns", "numbers", "backend"]  # noqa: RUF012 (as dask declares it)
+    _defaults = {"columns": None, "numbers": None, "backend": None}  # noqa: RUF012
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         # Dask gives the first of several expressions of one name for all of them, unless they have an __init__: but
@@ -37,7 +38,7 @@ class ReadFrame(IO):
 
     @functools.cached_property
     def _name(self) -> str:
-        return read_name(self.manifest, self._selected, self.operand("numbers"))
+        return read_name(self.manifest, self._selected, self.operand("numbers"), self.operand("backend"))
 
     @functools.cached_property
     def _selected(self) -> tuple[Hashable, ...] | None:
@@ -46,7 +47,7 @@ class ReadFrame(IO):
 
     @functools.cached_property
     def _meta(self) -> Any:
-        meta = extract(self.manifest.collection["meta"])
+        meta = extract(self.manifest.collection["meta"], self.operand("backend"))
         return meta if self._selected is None else meta[list(self._selected)]
 
     @property
@@ -61,7 +62,7 @@ class ReadFrame(IO):
         return tuple(map(load_scalar, self.manifest.collection["divisions"]))
 
     def _layer(self) -> dict[Any, Any]:
-        job = self.manifest.read_job(self._selected)
+        job = self.manifest.read_job(self._selected, self.operand("backend"))
         numbers = self.operand("numbers")
         keys = row_keys(self._name, range(self.manifest.npartitions) if numbers is None else numbers)
         return {key: read_task(key, self.manifest, n, job) for key, n in keys.items()}
@@ -109,11 +110,16 @@ def expression_token(expression: Any) -> str:
     return token(expression)
 
 
-def read_name(manifest: ManifestData, columns: tuple[Hashable, ...] | None, numbers: tuple[int, ...] | None) -> str:
-    """Name a read's tasks after what is read and nothing else, as a key must not name two contents."""
-    return f"{READ}{tokenize(manifest.digest, columns, numbers)}"
+def read_name(
+    manifest: ManifestData,
+    columns: tuple[Hashable, ...] | None,
+    numbers: tuple[int, ...] | None,
+    backend: Library | None,
+) -> str:
+    """Name a read's tasks after what is read, and as what, and nothing else: a key must not name two contents."""
+    return f"{READ}{tokenize(manifest.digest, columns, numbers, backend)}"
 
 
-def read_frame(manifest: ManifestData, numbers: tuple[int, ...] | None) -> Any:
+def read_frame(manifest: ManifestData, numbers: tuple[int, ...] | None, backend: Library | None) -> Any:
     """Make the lazy frame, series or index of a manifest, or of its partitions of some numbers."""
-    return new_collection(ReadFrame(manifest, numbers=numbers))
+    return new_collection(ReadFrame(manifest, numbers=numbers, backend=backend))

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
-from ckpt_spill.store.partition import CodecName
+from ckpt_spill.store.partition import CodecName, Library
 from ckpt_spill.store.runs import Run
 
 
@@ -56,12 +56,15 @@ class ReadJob:
         Labels of the columns to read; None for everything.
     nbytes : int
         Mean size of a partition file, in bytes.
+    backend : {"pandas", "cudf"} or None
+        The library to make objects of; None for the one that they were saved from.
     """
 
     run: Run
     stores: tuple[StoreRef, ...]
     columns: tuple[Hashable, ...] | None
     nbytes: int
+    backend: Library | None = None
 
 
 READ = "rehydrate-"

@@ -17,6 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 from ckpt_spill.errors import CheckpointNotFoundError, ManifestError
 from ckpt_spill.jobs import ReadJob, Record, StoreRef
 from ckpt_spill.store.files import write_atomic
+from ckpt_spill.store.partition import Library
 from ckpt_spill.store.runs import Run, partition_file
 from ckpt_spill.table import PartitionTable
 
@@ -202,9 +203,16 @@ class ManifestData:
         """Bytes of all partition files, each counted once."""
         return int(self.partitions.stored_nbytes.sum())
 
-    def read_job(self, columns: tuple[Hashable, ...] | None) -> ReadJob:
+    @property
+    def library(self) -> str | None:
+        """What the partitions were saved from, as far as the meta tells: pandas, numpy, cudf, cupy; else None."""
+        meta = self.collection.get("meta", {"value": {}})["value"]
+        usual = "numpy" if self.kind == "array" else "pandas"
+        return meta.get("library", usual) if "kind" in meta else None
+
+    def read_job(self, columns: tuple[Hashable, ...] | None, backend: Library | None) -> ReadJob:
         """Give what all reads of this checkpoint, or of some of its columns, share."""
-        return ReadJob(self.run, self.stores, columns, self.stored_nbytes // max(self.npartitions, 1))
+        return ReadJob(self.run, self.stores, columns, self.stored_nbytes // max(self.npartitions, 1), backend)
 
     def unlike(self, kind: str, npartitions: int) -> str:
         """Say how a collection differs from this by more than its token; empty where it does not."""
@@ -230,9 +238,10 @@ class ManifestData:
         ratio = self.nbytes / self.stored_nbytes if self.stored_nbytes else 1.0
         places = ", ".join(sorted({f"{s.host}:{s.root}" for s in self.stores})[:4])
         more = f" and {len(self.stores) - 4} more" if len(self.stores) > 4 else ""
+        origin = f" of {self.library}" if self.library in ("cudf", "cupy") else ""
         return (
-            f"<Manifest {self.name!r}: {self.kind}, {self.npartitions} partitions, {format_bytes(self.nbytes)} stored "
-            f"in {format_bytes(self.stored_nbytes)} ({ratio:.1f}x), generation {self.run.generation}, in "
+            f"<Manifest {self.name!r}: {self.kind}{origin}, {self.npartitions} partitions, {format_bytes(self.nbytes)} "
+            f"stored in {format_bytes(self.stored_nbytes)} ({ratio:.1f}x), generation {self.run.generation}, in "
             f"{places}{more}>"
         )
 

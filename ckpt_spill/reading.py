@@ -15,7 +15,7 @@ from ckpt_spill.clean import CleanFile, note_clean
 from ckpt_spill.cluster.remote import FileId, PeerLostError, RemoteFile
 from ckpt_spill.cluster.worker import Sources, sharing
 from ckpt_spill.config import patience
-from ckpt_spill.errors import MissingPartitionError, ReadError
+from ckpt_spill.errors import CorruptPartitionError, MissingPartitionError, ReadError
 from ckpt_spill.here import current_task, process_name, settings_here, this_worker
 from ckpt_spill.jobs import ReadJob, StoreRef
 from ckpt_spill.store import partition as partition_files
@@ -27,7 +27,7 @@ _PAUSE = 1.0  # seconds
 
 logger = logging.getLogger("ckpt_spill")
 
-Failures = dict[str, ReadError | OSError]
+Failures = dict[str, CorruptPartitionError | OSError]
 """Stores whose copy certainly cannot be used, and why."""
 
 
@@ -48,6 +48,8 @@ def read_partition(job: ReadJob, partition: int, digest: bytes, holders: Sequenc
     ------
     CorruptPartitionError, MissingPartitionError
         No copy can be used; the message says what is wrong with each.
+    ReadError
+        What is read cannot be made here; no copy is at fault.
     distributed.Reschedule
         No copy can be reached now: the scheduler lets the task wait until a worker that sees one is there, or gives up.
     """
@@ -90,7 +92,7 @@ class Reading:
                 except PeerLostError as e:
                     self._silent.append(e.peer)
                     logger.warning("%s: %s", self._what(), e)
-                except (ReadError, OSError) as e:
+                except (CorruptPartitionError, OSError) as e:
                     self._failed[store] = e
                     logger.warning("%s: the copy in store %s cannot be used: %s", self._what(), store, e)
         return None
@@ -99,10 +101,13 @@ class Reading:
         columns = self._job.columns
         identity = Identity(self._job.run.checkpoint, self._job.run.generation, self._partition)
         threads = self._settings.threads
-        value = partition_files.read(source, identity, self._digest, columns=columns, threads=threads)
+        value = partition_files.read(
+            source, identity, self._digest, columns=columns, library=self._job.backend, threads=threads
+        )
         if self._sharing:
             self._sharing.count(source)
-        if isinstance(source, str) and (seen := self._seen[store]):
+        # An object of another library is not what the file holds, and would not be read again as it is.
+        if isinstance(source, str) and self._job.backend is None and (seen := self._seen[store]):
             note_clean(CleanFile(seen, source, identity, self._digest, columns))
         return value
 

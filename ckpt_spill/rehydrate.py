@@ -10,12 +10,13 @@ from typing import Any, Literal, get_args
 from distributed import Client
 
 from ckpt_spill.catalog import Manifest, find, resolve
-from ckpt_spill.collections import rebuild
+from ckpt_spill.collections import check_backend, rebuild
 from ckpt_spill.config import Roots, requested_roots
 from ckpt_spill.errors import ManifestError, RefusedError
 from ckpt_spill.hosts import Hosts, connect
 from ckpt_spill.persist import check_source, make_whole, persist_to_disk
 from ckpt_spill.reach import Presence, patiently, presence, ranges, several, stores_in_reach
+from ckpt_spill.store.partition import Library
 
 Missing = Literal["error", "recompute", "skip"]
 
@@ -24,6 +25,7 @@ def rehydrate(
     manifest: Manifest | str | os.PathLike[str],
     *,
     columns: Sequence[Hashable] | None = None,
+    backend: Library | None = None,
     root: Roots | None = None,
     missing: Missing = "error",
     source: Any = None,
@@ -43,6 +45,10 @@ def rehydrate(
     columns : sequence of labels, optional
         Columns of a DataFrame, in this order. Selecting from the result does the same: projections are pushed down, so
         that only the blocks of the columns that are used are read and decoded.
+    backend : {"pandas", "cudf"}, optional
+        What to make of frames, series and indexes, whatever they were saved from. For arrays the same words stand for
+        the host (numpy) and the device (CuPy); other values stay what they are. Default: as they were saved.
+        ``"pandas"`` needs neither a GPU nor RAPIDS. What is not exact on the way is in docs/fidelity.md.
     root : path or list of paths, optional
         More directories to look for the stores in, beside the configured ones and those the manifest names: for disks
         that are mounted elsewhere now.
@@ -72,6 +78,9 @@ def rehydrate(
         Partition files are gone or out of reach; the message says which, where they should be, and how many are there.
     CorruptPartitionError
         None is missing, but some have a wrong size.
+    ReadError
+        It was saved from a GPU, or ``backend="cudf"`` asks for one, and here is none, or no RAPIDS; or there is nothing
+        like the values on a GPU.
     RefusedError
         ``source`` is not what the checkpoint was made from, or partitions cannot be skipped.
 
@@ -89,11 +98,14 @@ def rehydrate(
     """
     if columns is not None and (isinstance(columns, str) or not isinstance(columns, Sequence)):
         raise RefusedError(f"columns has to be a list of labels, not {columns!r}")
+    if backend is not None:
+        _check_choice("backend", backend, Library)
     _check_missing(missing, source)
     hosts, roots = connect(client), requested_roots(root)
     found, by_name = resolve(manifest, hosts, roots)
     if source is not None:
         check_source(found, source)
+    check_backend(found, backend)
 
     def look() -> Presence[Manifest]:
         present = presence(hosts, found, roots)
@@ -107,19 +119,23 @@ def rehydrate(
         present = patiently(hosts, look, lambda seen: seen.awaited, f"checkpoint {found.id!r}")
     if not present.lost:
         present.warn_of_absences()
-        return rebuild(_steered(present.located(), hosts), columns)
+        return rebuild(_steered(present.located(), hosts), columns, None, backend)
     if missing == "recompute":
-        return rebuild(_steered(_made_whole(present, source, hosts, root), hosts), columns)
+        return rebuild(_steered(_made_whole(present, source, hosts, root), hosts), columns, None, backend)
     if missing == "skip":
-        return _without(present, columns, hosts)
+        return _without(present, columns, backend, hosts)
     raise present.error()
 
 
 def _check_missing(missing: Missing, source: Any) -> None:
-    if missing not in get_args(Missing):
-        raise RefusedError(f"missing={missing!r} is not known; choose one of {', '.join(map(repr, get_args(Missing)))}")
+    _check_choice("missing", missing, Missing)
     if (source is None) == (missing == "recompute"):
         raise RefusedError('missing="recompute" needs source, the collection that was saved, and nothing else does')
+
+
+def _check_choice(name: str, value: Any, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise RefusedError(f"{name}={value!r} is not known; choose one of {', '.join(map(repr, get_args(choices)))}")
 
 
 def _newer(manifest: Manifest, hosts: Hosts, roots: tuple[str, ...] | None, *, by_name: bool) -> Manifest | None:
@@ -152,12 +168,14 @@ def _steered(manifest: Manifest, hosts: Hosts) -> Manifest:
     return manifest
 
 
-def _without(present: Presence[Manifest], columns: Sequence[Hashable] | None, hosts: Hosts) -> Any:
+def _without(
+    present: Presence[Manifest], columns: Sequence[Hashable] | None, backend: Library | None, hosts: Hosts
+) -> Any:
     """Make the collection without what is lost."""
     numbers = tuple(n for n, holders in enumerate(present.sound) if holders)
     if not numbers:
         raise RefusedError(f"nothing is left to skip the rest of: {present.error()}") from present.error()
-    collection = rebuild(_steered(present.located(), hosts), columns, numbers)
+    collection = rebuild(_steered(present.located(), hosts), columns, numbers, backend)
     away = f". Out of reach: {several(present.awaited)}" if present.awaited else ""
     warnings.warn(
         f"checkpoint {present.manifest.id!r}: {len(present.lost)} of {present.manifest.npartitions} partitions are "
@@ -167,7 +185,7 @@ def _without(present: Presence[Manifest], columns: Sequence[Hashable] | None, ho
     return collection
 
 
-def checkpoint(collection: Any, name: str, **kwargs: Any) -> Any:
+def checkpoint(collection: Any, name: str, *, backend: Library | None = None, **kwargs: Any) -> Any:
     """Give a collection back from disk if it was saved under this name before; else save it, then do.
 
     A script that calls this after each of its stages, run again after a crash, goes on after the last stage that is
@@ -179,6 +197,8 @@ def checkpoint(collection: Any, name: str, **kwargs: Any) -> Any:
         What to save, if it has to be.
     name : str
         Name of the checkpoint.
+    backend : {"pandas", "cudf"}, optional
+        As for ``rehydrate``.
     **kwargs
         Options of ``persist_to_disk``.
 
@@ -202,4 +222,4 @@ def checkpoint(collection: Any, name: str, **kwargs: Any) -> Any:
     >>> ddf = cs.checkpoint(ddf.shuffle("key"), "by-key")  # doctest: +SKIP
     """
     manifest = persist_to_disk(collection, name=name, **kwargs)
-    return rehydrate(manifest, root=kwargs.get("root"), client=kwargs.get("client"))
+    return rehydrate(manifest, backend=backend, root=kwargs.get("root"), client=kwargs.get("client"))

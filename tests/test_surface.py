@@ -63,8 +63,11 @@ def test_public_names():
                 "replicas=1, manifest=None, progress=None, client=None"
             ),
         ),
-        (cs.rehydrate, "manifest, *, columns=None, root=None, missing='error', source=None, client=None"),
-        (cs.checkpoint, "collection, name, **kwargs"),
+        (
+            cs.rehydrate,
+            "manifest, *, columns=None, backend=None, root=None, missing='error', source=None, client=None",
+        ),
+        (cs.checkpoint, "collection, name, *, backend=None, **kwargs"),
         (cs.list_checkpoints, "root=None, client=None"),
         (cs.host_spill, "root=None, *, memory_limit=None, codec='auto'"),
         (cs.device_spill, "root=None, *, device_memory_limit='default', memory_limit=None, codec='auto'"),

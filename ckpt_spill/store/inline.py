@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ckpt_spill.store import frames
+from ckpt_spill.store.frames import Library
 
 
 def embed(value: Any) -> dict[str, Any]:
@@ -17,10 +18,13 @@ def embed(value: Any) -> dict[str, Any]:
     return {"value": encoded.description, "buffers": buffers}
 
 
-def extract(payload: dict[str, Any]) -> Any:
-    """Give the value back. What needed pickle is unpickled here: only call this on a manifest that is trusted."""
+def extract(payload: dict[str, Any], library: Library | None = None) -> Any:
+    """Give the value back, as an object of a library if one is named.
+
+    What needed pickle is unpickled here: only call this on a manifest that is trusted.
+    """
     buffers = [base64.b64decode(b, validate=True) for b in payload["buffers"]]
-    decoding = frames.decoding(payload["value"], [len(b) for b in buffers])
+    decoding = frames.decoding(payload["value"], [len(b) for b in buffers], library=library)
     for number, destination in decoding.destinations.items():
         destination[:] = np.frombuffer(buffers[number], np.uint8)
     return decoding.value()

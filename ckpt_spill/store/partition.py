@@ -23,9 +23,10 @@ from ckpt_spill.store.choice import BYTE_PRICE, BYTE_PRICE_OF_SPILLS, Choice, Co
 from ckpt_spill.store.codecs import Bytes
 from ckpt_spill.store.descriptors import NotRegularError, Source, open_regular, read_bytes
 from ckpt_spill.store.footer import Buffer, Footer, Identity
+from ckpt_spill.store.frames import Library
 from ckpt_spill.store.pool import ordered
 
-__all__ = ["CodecName", "Footer", "Identity", "Written", "read", "read_footer", "verify", "write"]
+__all__ = ["CodecName", "Footer", "Identity", "Library", "Written", "read", "read_footer", "verify", "write"]
 
 # Below this, handing work to other threads costs more than it saves.
 _SMALL = 2 << 20
@@ -137,6 +138,7 @@ def read(
     digest: bytes | None,
     *,
     columns: Sequence[Hashable] | None = None,
+    library: Library | None = None,
     threads: int = 1,
 ) -> Any:
     """Read a value, or some columns of it.
@@ -151,6 +153,8 @@ def read(
         `Written.digest`. Without it damage is found, but not a forgery.
     columns : sequence, optional
         Only these; other columns' bytes are not read.
+    library : {"pandas", "cudf"}, optional
+        Make objects of pandas and numpy, or of cuDF and CuPy; by default, of the library that they were saved from.
     threads : int
         Size of the pool that decompresses.
 
@@ -161,12 +165,14 @@ def read(
         It is not the file that was written. Nothing in it has been executed.
     KeyError, TypeError
         There is no such column; the value has no columns.
+    ReadError
+        The library or its device cannot be used here, or has nothing like the value; the file is not at fault.
     """
     with _opened(path) as file:
         found, _ = _read_footer(file, identity, digest)
         lengths = [buffer.length for buffer in found.buffers]
         with _described():
-            decoding = frames.decoding(found.description, lengths, columns)
+            decoding = frames.decoding(found.description, lengths, columns, library)
         _read_buffers(file, found, decoding.destinations, decoding.pickled, threads)
         with _described():
             return decoding.value()

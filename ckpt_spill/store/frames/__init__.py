@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
     from ckpt_spill.store.frames.buffers import Description
 
-__all__ = ["Decoding", "Encoded", "decoding", "encode", "needs_pickle"]
+__all__ = ["Decoding", "Encoded", "Library", "decoding", "encode", "needs_pickle"]
+
+Library = Literal["pandas", "cudf"]
+"""What to make of frames; of arrays, the same words stand for numpy and CuPy."""
 
 
 class Encoded(NamedTuple):
@@ -87,7 +90,7 @@ def decoding(
     description: Description,
     lengths: Sequence[int],
     columns: Sequence[Hashable] | None = None,
-    library: Literal["pandas", "cudf"] | None = None,
+    library: Library | None = None,
 ) -> Decoding:
     """Prepare to read a value: nothing is unpickled here.
 

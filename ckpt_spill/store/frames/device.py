@@ -36,7 +36,7 @@ def check() -> None:
         There is none, or its libraries cannot be imported.
     """
     if not rapids("cupy").cuda.is_available():
-        raise ReadError("this was saved from a GPU, of which there is none here: read it with backend='pandas'")
+        raise ReadError("this would be on a GPU, of which there is none here: read it with backend='pandas'")
 
 
 @contextlib.contextmanager

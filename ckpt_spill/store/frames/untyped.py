@@ -23,5 +23,5 @@ def rapids(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as e:
         raise ReadError(
-            f"this was saved from {name}, which cannot be imported here ({e}): read it with backend='pandas'"
+            f"this would be an object of {name}, which cannot be imported here ({e}): read it with backend='pandas'"
         ) from e
