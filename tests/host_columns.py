@@ -1,13 +1,15 @@
 """Columns as cuDF has them on a device, made of Arrow data in host memory by the code that also sends them there."""
 
+import contextlib
 import ctypes
 import json
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from ckpt_spill.store import frames
-from ckpt_spill.store.frames import columns, layout
+from ckpt_spill.store.frames import columns, device, layout, rapids
 from ckpt_spill.store.frames.buffers import Sink
 from tests.through_bytes import refill
 
@@ -68,3 +70,35 @@ def describe(table):
 def opened(table, chosen=None):
     """Give a table as pandas would open it."""
     return refill(*describe(table), chosen, "pandas")
+
+
+class OfCudf:
+    """Stands for an object of cuDF's whose columns are those of a table."""
+
+    def __init__(self, table):
+        self.table = table
+
+
+class OfCupy:
+    """Stands for an array of CuPy's whose memory is that of one of numpy's."""
+
+    def __init__(self, array):
+        self.array = array
+        self.data = self
+        self.ptr = array.ctypes.data
+
+    def __getattr__(self, name):
+        if name in {"shape", "strides", "dtype", "ndim", "size", "nbytes"}:
+            return getattr(self.array, name)
+        raise AttributeError(name)
+
+
+@contextlib.contextmanager
+def standing_in():
+    """Let both be saved as what they stand for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rapids, "is_cudf", lambda value: isinstance(value, OfCudf))
+        patch.setattr(rapids, "is_cupy", lambda value: isinstance(value, OfCupy))
+        patch.setattr(rapids, "opened", lambda value: contextlib.nullcontext(value.table))
+        patch.setattr(device, "to_host", fetch)
+        yield
