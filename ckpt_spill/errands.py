@@ -14,6 +14,7 @@ from ckpt_spill.errors import CkptSpillError, CorruptPartitionError, DiskFullErr
 from ckpt_spill.here import scratch_here, settings_here, this_worker
 from ckpt_spill.jobs import Record, StoreRef
 from ckpt_spill.ongoing import abandon
+from ckpt_spill.spill.area import remove_dead_areas
 from ckpt_spill.spill.tier import DiskTier
 from ckpt_spill.store import partition as partition_files
 from ckpt_spill.store.partition import Identity
@@ -69,6 +70,7 @@ def discover(roots: tuple[str, ...] | None, named: Sequence[str] = ()) -> dict[s
     for root in dict.fromkeys((*given, *named, *settings_here(None).roots)):
         if store := Store.open(root):
             found.setdefault(store.id, StoreRef(store.id, root, socket.gethostname()))
+            remove_dead_areas(store)  # of workers that spilled by link here, where no other may ever spill again
     return found
 
 

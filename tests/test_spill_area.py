@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 
 import pytest
 
+from ckpt_spill.errands import discover
 from ckpt_spill.spill.area import SpillArea
 from ckpt_spill.store.store import Store
 
@@ -75,7 +77,7 @@ def test_closing(opened, root):
             pass
     one.close()
     one.close()
-    assert len(in_spill(root)) == 2
+    assert len(in_spill(root)) == 1
     assert os.listdir(other.directory) == ["0.part"]
     other.close()
     assert in_spill(root) == []
@@ -98,8 +100,7 @@ def test_killed(opened, root):
         assert os.listdir(directory) == ["0.part"]
         area = opened()
         assert not os.path.exists(directory)
-        assert len(in_spill(root)) == 2
-        assert os.path.isdir(area.directory)
+        assert in_spill(root) == [os.path.basename(area.directory)]
 
 
 def test_living(opened, root):
@@ -110,7 +111,7 @@ def test_living(opened, root):
         opened()
         os.kill(child.pid, signal.SIGCONT)
         assert os.listdir(directory) == ["0.part"]
-        assert len(in_spill(root)) == 6
+        assert len(in_spill(root)) == 3
 
 
 def test_ended(root):
@@ -118,6 +119,35 @@ def test_ended(root):
     with other_process(root) as (_, directory):
         assert os.path.exists(directory)
     assert in_spill(root) == []
+
+
+def test_no_room_for_a_directory(root, monkeypatch):
+    """Nothing is left open or locked of an area that could not be made."""
+    before = sorted(os.listdir("/proc/self/fd"))
+    os_open = os.open
+
+    def failing(path, flags, *args, **kwargs):
+        if flags & os.O_DIRECTORY:
+            raise OSError(errno.EMFILE, "too many")
+        return os_open(path, flags, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing)
+        with pytest.raises(OSError, match="too many"):
+            SpillArea(Store.open(root))
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert in_spill(root) == []
+
+
+def test_whoever_looks_for_stores_removes_dead_ones(root):
+    """A worker that evicted a clean partition by link has an area in a store where none may ever spill again."""
+    with other_process(root) as (child, directory):
+        assert root in {ref.root for ref in discover((root,)).values()}
+        assert os.listdir(directory) == ["0.part"]
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        discover((root,))
+        assert in_spill(root) == []
 
 
 def test_forked_children(opened):
@@ -150,14 +180,13 @@ def test_what_is_not_ours(opened, root):
     os.makedirs(os.path.join(spill, "mine"))
     os.makedirs(os.path.join(spill, "ABCDEF0123456789"))
     os.symlink(outside, os.path.join(spill, "0" * 16))
-    os.symlink(outside, os.path.join(spill, "1" * 16 + ".lease"))
-    os.mkdir(os.path.join(spill, "2" * 16))  # whoever made it died before its lease was there, or after
-    with open(os.path.join(spill, "notes.lease"), "w"):
+    os.mkdir(os.path.join(spill, "2" * 16))
+    with open(os.path.join(spill, "3" * 16), "w"):
         pass
     opened()
     assert os.path.isdir(os.path.join(outside, "x"))
     left = set(in_spill(root))
-    assert {"mine", "ABCDEF0123456789", "notes.lease"} <= left
+    assert {"mine", "ABCDEF0123456789", "0" * 16, "3" * 16} <= left
     assert "2" * 16 not in left
 
 
@@ -166,14 +195,14 @@ def test_many_at_once(root):
     for n in range(20):  # dead ones
         path = os.path.join(root, "spill", f"{n:016x}")
         os.makedirs(path)
-        with open(path + ".lease", "w"), open(path + "/0.part", "w"):
+        with open(path + "/0.part", "w"):
             pass
     with contextlib.ExitStack() as stack:
         command = [sys.executable, "-c", CHILD, root]
         children = [stack.enter_context(subprocess.Popen(command, stdin=-1, stdout=-1, text=True)) for _ in range(4)]
         directories = [child.stdout.readline().strip() for child in children]
         assert all(os.listdir(directory) == ["0.part"] for directory in directories)
-        assert len(in_spill(root)) == 8
+        assert len(in_spill(root)) == 4
         for child in children:
             child.stdin.close()
     assert in_spill(root) == []

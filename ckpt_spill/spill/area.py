@@ -2,11 +2,10 @@
 
 ::
 
-    ROOT/spill/<name>.lease     locked by the process whose area it is, for as long as that lives
-              /<name>/<n>.part
+    ROOT/spill/<name>/<n>.part
 
-Whoever opens an area removes those whose lease nobody holds: after a crash the kernel has released it. A directory
-without a lease is nobody's, as the lease is made first and removed last.
+The directory is locked by the process whose area it is, for as long as that lives: after a crash the kernel releases
+it. Whoever opens an area, or looks for stores, removes those that nobody has locked.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ckpt_spill.store.files import is_at, locked, make_directory
 from ckpt_spill.store.layout import names_in
 from ckpt_spill.store.store import Store
 
-_SPILL, _LEASE = "spill", ".lease"
+_SPILL = "spill"
 _NAME = re.compile(r"[0-9a-f]{16}")
 
 logger = logging.getLogger("ckpt_spill")
@@ -49,11 +48,10 @@ class SpillArea:
         self.store = store
         parent = os.path.join(store.root, _SPILL)
         make_directory(parent)
-        _remove_dead(parent)
-        self.directory, lease = _lease(parent)
-        os.mkdir(self.directory, 0o700)
+        remove_dead_areas(store)
+        self.directory, lock = _locked_directory(parent)
         self._serial = itertools.count()
-        self._finalize = weakref.finalize(self, _remove, self.directory, lease, os.getpid())
+        self._finalize = weakref.finalize(self, _remove, self.directory, lock, os.getpid())
 
     def new_path(self) -> str:
         """Give a path where no file has been before."""
@@ -64,37 +62,38 @@ class SpillArea:
         self._finalize()
 
 
-def _lease(parent: str) -> tuple[str, int]:
-    """Make a lease and hold it; give the directory that it is for, and the descriptor."""
+def remove_dead_areas(store: Store) -> None:
+    """Remove the areas of processes that have ended; those of others, and what is not ours, stay."""
+    parent = os.path.join(store.root, _SPILL)
+    for name in filter(_NAME.fullmatch, names_in(parent)):
+        directory = os.path.join(parent, name)
+        with locked(directory, exclusive=True) as dead:
+            if dead:
+                logger.info("removing %s: the worker that spilled there is gone", directory)
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def _locked_directory(parent: str) -> tuple[str, int]:
+    """Make a directory; give it and the descriptor that holds its lock."""
     while True:
         directory = os.path.join(parent, secrets.token_hex(8))
-        path = directory + _LEASE
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        os.mkdir(directory, 0o700)
+        try:
+            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # somebody took it for a dead one's before it was locked
+        except OSError:
+            os.rmdir(directory)
+            raise
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if is_at(path, fd):
+            if is_at(directory, fd):
                 return directory, fd
-        os.close(fd)  # somebody took it for a dead one's before it was locked
+        os.close(fd)  # as above
 
 
-def _remove(directory: str, lease: int, process: int) -> None:
+def _remove(directory: str, lock: int, process: int) -> None:
     if os.getpid() != process:
         return  # a forked child, whose parent goes on
     shutil.rmtree(directory, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        os.unlink(directory + _LEASE)
-    os.close(lease)
-
-
-def _remove_dead(parent: str) -> None:
-    for name in {name.removesuffix(_LEASE) for name in names_in(parent)}:
-        if not _NAME.fullmatch(name):
-            continue  # not ours
-        directory = os.path.join(parent, name)
-        lease = directory + _LEASE
-        with locked(lease, exclusive=True) as dead:
-            if dead or not os.path.lexists(lease):
-                logger.info("removing %s: the worker that spilled there is gone", directory)
-                shutil.rmtree(directory, ignore_errors=True)
-            if dead:
-                os.unlink(lease)
+    os.close(lock)
