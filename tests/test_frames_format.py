@@ -54,7 +54,7 @@ def test_columns_are_found_by_any_label(frame, columns):
 def test_only_the_buffers_of_the_columns_are_read():
     """One of forty big columns takes one buffer."""
     frame = pd.DataFrame({f"c{i}": np.arange(10_000) + i for i in range(40)})
-    description, buffers = frames.encode(frame)
+    description, buffers, _ = frames.encode(frame)
     decoding = frames.decoding(description, [b.nbytes for b in buffers], ["c17"])
     assert len(decoding.destinations) == 1
     assert sum(map(len, decoding.destinations.values())) == 80_000
@@ -75,7 +75,7 @@ def test_columns_of_a_pickled_frame_are_selected_after_reading():
 
 def test_an_unknown_column_is_named():
     """Asking for what is not there names it, before anything is read or after unpickling."""
-    description, buffers = frames.encode(FRAME)
+    description, buffers, _ = frames.encode(FRAME)
     with pytest.raises(KeyError, match="'nope'"):
         frames.decoding(description, [b.nbytes for b in buffers], ["i", "nope"])
 

@@ -1,5 +1,6 @@
 """What is pickled: out of band, only when asked for, and never what could not be loaded again."""
 
+import ctypes
 import enum
 import fractions
 import os
@@ -164,6 +165,34 @@ def test_the_check_does_not_touch_the_value():
     assert refill(text, contents)[0].array.max() == 1
 
 
+@pytest.mark.parametrize(
+    "view",
+    [
+        memoryview(b"12345678"),
+        memoryview(bytearray(b"12345678")),
+        memoryview(b"12345678").cast("i"),
+        memoryview(b"12345678").cast("h", [2, 2]),
+        memoryview(b"1234").cast("f", []),
+        memoryview(b"12345678")[::-2],
+        memoryview(b""),
+        memoryview(b"").cast("d"),
+        memoryview(np.arange(6.0).reshape(2, 3)),
+    ],
+)
+def test_memoryview(view):
+    """Comes back as one, alone and inside of something else, and can be written to if it could be."""
+    for back in (through_bytes(view), through_bytes({"in": [view]})["in"][0]):
+        assert type(back) is memoryview
+        assert (back.format, back.shape, back.readonly) == (view.format, view.shape, view.readonly)
+        assert back.tolist() == view.tolist()
+
+
+@pytest.mark.parametrize("view", [memoryview((ctypes.c_int * 3)()), memoryview(np.empty((0, 2)))])
+def test_a_memoryview_that_cannot_be_made_again_is_refused(view):
+    with pytest.raises(UnserializableError, match="memoryview"):
+        frames.encode(view)
+
+
 def test_nothing_is_unpickled_before_the_value_is_asked_for(tmp_path):
     """Preparing to read runs nothing, whatever a description contains."""
     values = [
@@ -174,7 +203,7 @@ def test_nothing_is_unpickled_before_the_value_is_asked_for(tmp_path):
     frame = pd.DataFrame({"a": [1]})
     frame.attrs = {"m": Marker(tmp_path / "ran")}
     for value in [*values, frame, np.ma.array([Marker(tmp_path / "ran")], dtype=object)]:
-        description, buffers = frames.encode(value)
+        description, buffers, _ = frames.encode(value)
         (tmp_path / "ran").unlink(missing_ok=True)
         decoding = frames.decoding(description, [b.nbytes for b in buffers])
         assert not (tmp_path / "ran").exists()
@@ -188,7 +217,7 @@ def test_nothing_is_unpickled_before_the_value_is_asked_for(tmp_path):
 def test_the_buffers_of_pickles_are_told_apart():
     """Of a frame with one pickled column, just that column's buffers are called pickled."""
     frame = pd.DataFrame({"n": np.arange(100_000), "o": pd.Series([[i] for i in range(100_000)], dtype=object)})
-    description, buffers = frames.encode(frame)
+    description, buffers, _ = frames.encode(frame)
     decoding = frames.decoding(description, [b.nbytes for b in buffers])
     assert len(decoding.pickled) == 1
     assert set(decoding.destinations) > decoding.pickled

@@ -49,15 +49,25 @@ class Written:
         Size of the whole file.
     digest : bytes
         BLAKE3-256 of the footer, and through it of every byte of the value.
+    proven : bool
+        Whether it is certain that the value can be loaded again; False only of what was written without proof.
     """
 
     nbytes: int
     stored_nbytes: int
     digest: bytes
+    proven: bool = True
 
 
 def write(
-    fd: int, value: Any, identity: Identity, *, codec: CodecName = "auto", threads: int = 1, durable: bool = True
+    fd: int,
+    value: Any,
+    identity: Identity,
+    *,
+    codec: CodecName = "auto",
+    threads: int = 1,
+    durable: bool = True,
+    prove: bool = True,
 ) -> Written:
     """Write a value as a partition file.
 
@@ -74,6 +84,8 @@ def write(
         Size of the pool that compresses; the caller's thread writes.
     durable : bool
         Whether the data has to be on the disk when this returns.
+    prove : bool
+        As for `frames.encode`.
 
     Raises
     ------
@@ -82,7 +94,7 @@ def write(
     OSError
         As it came from the system. In every case what was written so far is no valid file.
     """
-    encoded = frames.encode(value)
+    encoded = frames.encode(value, prove=prove)
     nbytes = sum(array.nbytes for array in encoded.buffers)
     out = descriptors.Writer(fd, durable=durable)
     out.write(footer.HEADER)
@@ -97,7 +109,7 @@ def write(
     out.write(footer.trailer(packed))
     out.finish()
     disk.wrote(out.written, out.seconds)
-    return Written(nbytes, out.written, blake3(packed).digest())
+    return Written(nbytes, out.written, blake3(packed).digest(), encoded.proven)
 
 
 def _write_buffers(
@@ -117,7 +129,7 @@ def _write_buffers(
         closing(ordered(blocks.encode_piece, cut(deciding), weight=_nbytes, threads=threads)) as encoding,
     ):
         for block in encoding:
-            out.write(block.data)
+            out.write(block.data, block.written)
             stored[block.buffer].append((len(block.data), block.crc, block.digest))
     return tuple(
         Buffer(
@@ -222,7 +234,7 @@ def _read_footer(file: Source, identity: Identity | None, digest: bytes | None) 
         raise footer.FormatError("has a footer that fails its CRC-32C")
     actual = blake3(packed).digest()
     if digest is not None and actual != digest:
-        raise footer.FormatError("has a footer that is not the one the manifest tells of")
+        raise footer.FormatError("has a footer that is not the one that was written")
     found = footer.unpack(packed, size)
     if digest is None and identity is not None and found.identity != identity:
         raise footer.FormatError(f"is {found.identity}, where {identity} should be")

@@ -38,10 +38,13 @@ class Encoded(NamedTuple):
         One-dimensional, of any stride, of a dtype without objects. Views of the value's own memory where possible: the
         value must not be changed before they have been written. The item size is the width of one number, as a filter
         may want to know it.
+    proven : bool
+        Whether all pickles in it are known to load.
     """
 
     description: Description
     buffers: list[np.ndarray]
+    proven: bool
 
 
 class Decoding:
@@ -72,8 +75,15 @@ class Decoding:
             return self._plan()
 
 
-def encode(value: Any) -> Encoded:
+def encode(value: Any, *, prove: bool = True) -> Encoded:
     """Describe a value.
+
+    Parameters
+    ----------
+    value
+    prove : bool
+        Whether to load pickles in which the code of others takes part, and to pickle once more what that gives: what
+        cannot be loaded is found out while the value is still there. Takes the memory of the value again.
 
     Raises
     ------
@@ -81,9 +91,9 @@ def encode(value: Any) -> Encoded:
         The value, or a part of it, cannot be pickled, or cannot be loaded again from its pickle. The message names the
         type, and the column if the value is a frame.
     """
-    sink = Sink()
+    sink = Sink(prove=prove)
     description = values.describe(value, sink)
-    return Encoded(description, sink.buffers)
+    return Encoded(description, sink.buffers, sink.proven)
 
 
 def decoding(

@@ -20,11 +20,13 @@ class Sink:
     """Collects the buffers of the value that is being described.
 
     ``where`` names the part at hand for error messages, with a trailing colon and space; empty for the whole value.
+    ``proven`` tells whether all pickles are known to load, without ``prove`` just those that always do.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, prove: bool = True) -> None:
         self.buffers: list[np.ndarray] = []
         self.where = ""
+        self.prove, self.proven = prove, True
 
     @contextlib.contextmanager
     def at(self, where: str) -> Iterator[None]:

@@ -19,7 +19,8 @@ _INLINE = 512
 
 def describe(value: Any, sink: Sink) -> Description:
     """Describe a value by its pickle."""
-    made = pickler.dumps(value, sink.where)
+    made = pickler.dumps(value, sink.where, prove=sink.prove)
+    sink.proven &= made.proven
     if not made.buffers and sum(map(len, made.stream)) <= _INLINE:
         return {"pickle": base64.b64encode(b"".join(made.stream)).decode()}
     stream = [sink.add_bytes(piece) for piece in made.stream]
@@ -28,7 +29,8 @@ def describe(value: Any, sink: Sink) -> Description:
 
 def inline(value: Any, sink: Sink) -> str:
     """Pickle a value into a text, whatever its size."""
-    made = pickler.dumps(value, sink.where, out_of_band=False)
+    made = pickler.dumps(value, sink.where, out_of_band=False, prove=sink.prove)
+    sink.proven &= made.proven
     return base64.b64encode(b"".join(made.stream)).decode()
 
 

@@ -66,10 +66,11 @@ class Pickle(NamedTuple):
 
     stream: list[Any]
     buffers: list[pickle.PickleBuffer]
+    proven: bool = True
 
 
-def dumps(value: Any, where: str = "", *, out_of_band: bool = True) -> Pickle:
-    """Pickle a value, and make sure that it can be read and pickled again.
+def dumps(value: Any, where: str = "", *, out_of_band: bool = True, prove: bool = True) -> Pickle:
+    """Pickle a value, and make sure that it can be read and pickled again, if that is to be proven.
 
     Raises
     ------
@@ -87,8 +88,8 @@ def dumps(value: Any, where: str = "", *, out_of_band: bool = True) -> Pickle:
         raise
     except Exception as e:
         raise UnserializableError(f"{where}{_name(first.last)} cannot be pickled: {_reason(e)}") from e
-    made = Pickle(pieces.close(), buffers)
-    if first.foreign:
+    made = Pickle(pieces.close(), buffers, proven=prove or not first.foreign)
+    if first.foreign and prove:
         _prove(made, first.foreign, where)
     return made
 
@@ -215,7 +216,19 @@ def _reduce_arrow_backed(array: Any) -> Any:
     return make, (array.__arrow_array__(),)
 
 
+def _reduce_memoryview(view: memoryview) -> Any:
+    """Cloudpickle makes bytes of it."""
+    content = bytes(view) if view.readonly else bytearray(view)
+    if view.ndim == 1 and view.format == "B":
+        return memoryview, (content,)
+    cast = (view.format, list(view.shape)) if view.nbytes else (view.format,)
+    if memoryview(content).cast(*cast).shape != view.shape:
+        raise TypeError(f"an empty memoryview of shape {view.shape} cannot be pickled")
+    return operator.methodcaller("cast", *cast), (memoryview(content),)
+
+
 _REDUCERS: dict[type, Callable[[Any], Any]] = {
+    memoryview: _reduce_memoryview,
     np.ndarray: _reduce_ndarray,
     np.matrix: _reduce_subclass,
     np.memmap: _reduce_subclass,
