@@ -13,7 +13,7 @@ import dask
 import yaml
 from dask.utils import parse_bytes, parse_timedelta
 
-from ckpt_spill.errors import RootError
+from ckpt_spill.errors import RefusedError, RootError
 
 _defaults = yaml.safe_load((resources.files("ckpt_spill") / "ckpt_spill.yaml").read_text())
 dask.config.update_defaults(_defaults)
@@ -109,6 +109,9 @@ def _expand(root: str) -> str:
 def _threads(nthreads: int | None) -> int:
     configured = dask.config.get("ckpt-spill.threads")
     if configured is not None:
-        return max(1, int(configured))
+        try:
+            return max(1, int(configured))
+        except (TypeError, ValueError):
+            raise RefusedError(f"ckpt-spill.threads has to be a whole number, not {configured!r}") from None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cores, max(4, nthreads or cores)))

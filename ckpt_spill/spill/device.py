@@ -18,7 +18,7 @@ from dask_cuda.is_spillable_object import is_spillable_object
 from distributed.spill import SpilledSize
 
 from ckpt_spill.clean import CleanFile
-from ckpt_spill.spill.host import HostSpill, open_tier, replace_memory
+from ckpt_spill.spill.host import HostSpill, open_tier, or_no_worker, replace_memory
 from ckpt_spill.spill.tier import DiskTier
 
 
@@ -53,7 +53,7 @@ class DeviceSpill(DeviceHostFile):  # type: ignore[misc]  # mypy does without da
         self.host_buffer = HostSpill(tier, target, _Part(tier), owner=self)
         self.host = self.host_buffer.fast.d
         self.device_host_func.d = self.host_buffer
-        self.others = HostSpill(tier, sys.maxsize, _Part(tier))
+        self.others = HostSpill(tier, sys.maxsize, _Part(tier), owner=self)
         self.fast = _Sizes(self.host_buffer.fast, self.others.fast)
         self._limited = device_memory_limit is not None
 
@@ -160,7 +160,8 @@ class _Sizes:
 
 async def dask_setup(worker: Any) -> None:
     """Preload. Limits are those that ``dask cuda worker`` was started with."""
-    limit = getattr(getattr(worker.data, "device_buffer", None), "n", None)
-    directory = worker.local_directory
-    tier = open_tier(directory, None, "auto")
-    replace_memory(worker, DeviceSpill(directory, tier=tier, device_memory_limit=limit, target=None))
+    with or_no_worker(worker):
+        limit = getattr(getattr(worker.data, "device_buffer", None), "n", None)
+        directory = worker.local_directory
+        tier = open_tier(directory, None, "auto")
+        replace_memory(worker, DeviceSpill(directory, tier=tier, device_memory_limit=limit, target=None))

@@ -3,8 +3,8 @@
 As a preload of ``dask worker``: ``--preload ckpt_spill.spill.host``.
 
 What is used of distributed beyond its documented interface: what ``SpillBuffer`` is made of (its ``slow`` is a
-``zict.Cache`` around what tells ``total_weight``), ``Worker._instances``, and, in the preload, that a worker has its
-memory in two places.
+``zict.Cache`` around what tells ``total_weight``), ``Worker._instances``, that a worker closes its ``extensions``, and,
+in the preload, that it has its memory in two places.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import sys
 import weakref
 from collections import defaultdict
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 import dask
@@ -36,14 +36,17 @@ from ckpt_spill.spill.tier import DiskTier
 from ckpt_spill.store.partition import CodecName
 from ckpt_spill.store.preflight import check_root
 
+_FAR = 10_000
+"""Keys that are looked through for one to evict; more would take longer than writing a small one."""
+
 logger = logging.getLogger("ckpt_spill")
 
 
 class CleanFirst(zict.LRU[Key, object]):
     """Evicts what need not be written before what has to be; of each, what was not used for longest.
 
-    What was used last stays as long as there is anything else: else a clean value among others that have to be written
-    would be read again each time that it is used.
+    What has to be written is passed over for up to half of what is held. Were it always, a few clean values among many
+    others, used again and again, would be read anew each time.
 
     Parameters
     ----------
@@ -59,9 +62,18 @@ class CleanFirst(zict.LRU[Key, object]):
         """Evict a key, or the one that is next."""
         if key is nodefault and self._clean and not self.heavy:
             with self.lock:
-                all_but_last = itertools.islice(self.order, len(self.order) - 1)
-                key = next((k for k in all_but_last if k in self._clean), nodefault)
+                key = self._first_clean()
         return super().evict(key)
+
+    def _first_clean(self) -> Any:
+        passed = 0.0
+        for key in itertools.islice(self.order, _FAR):
+            if key in self._clean:
+                return key
+            passed += self.weights[key]
+            if passed > self.total_weight / 2:
+                break
+        return nodefault
 
 
 class HostSpill(SpillBuffer):
@@ -101,6 +113,7 @@ class HostSpill(SpillBuffer):
         self.cumulative_metrics = defaultdict(float)
         self._find_target = target is None
         self._owner = weakref.ref(self if owner is None else owner)
+        self._joined = False
 
     @property
     def noted(self) -> dict[Key, CleanFile]:
@@ -110,7 +123,7 @@ class HostSpill(SpillBuffer):
     def learn(self, key: Key, file: CleanFile) -> None:
         """Hear that the value of a key is what is in a file, if it is still here."""
         if key in self:
-            self.tier.clean[key] = file
+            self.tier.clean.setdefault(key, file)
 
     def __setitem__(self, key: Key, value: object) -> None:
         """Keep a value in memory, or, where it is larger than all of the target, on disk.
@@ -122,17 +135,25 @@ class HostSpill(SpillBuffer):
         Exception
             The value is larger than the target and cannot be serialised. The key has been forgotten.
         """
-        if self._find_target:
-            self._find_target = False
-            if limit := _limit_of(self._owner()):
-                self.n = target_of(limit)
+        if not self._joined:
+            self._joined = True
+            self._join()
         self.tier.forget(key)
         if file := self.tier.noted.pop(key, None):
             self.tier.clean[key] = file
-        # Not SpillBuffer's own, which takes a new key for the last to be evicted: a clean one may be the first.
+        # Not SpillBuffer's own, which takes it for granted that a key is in memory when something could not be evicted:
+        # this one may have been, and another not.
         with contextlib.suppress(HandledError), self._capture_metrics(), self._handle_errors(key):
             zict.Buffer.__setitem__(self, key, value)
             self.logged_pickle_errors.discard(key)
+
+    def _join(self) -> None:
+        """Take the limit of the worker whose memory this is, and end with it."""
+        if (worker := _worker_of(self._owner())) is None:
+            return
+        worker.extensions["ckpt-spill-memory"] = self._owner()  # which a worker closes with itself
+        if self._find_target and worker.memory_manager.memory_limit:
+            self.n = target_of(worker.memory_manager.memory_limit)
 
     def __getitem__(self, key: Key) -> object:
         """Give a value. Where room has to be made for it and cannot be, others stay in memory, and that is logged."""
@@ -179,10 +200,15 @@ def open_tier(worker_local_directory: str, roots: tuple[str, ...] | None, codec:
     settings = Settings.here(roots)
     areas, problems = [], []
     for root in settings.roots:
-        store, found, _ = check_root(root, scratch=[os.path.dirname(worker_local_directory)])
+        store, found, warnings = check_root(root, scratch=[os.path.dirname(worker_local_directory)])
         problems += [f"{root}: {problem}" for problem in found]
+        for warning in warnings:
+            logger.warning("%s", warning)
         if store:
-            areas.append(SpillArea(store))
+            try:
+                areas.append(SpillArea(store))
+            except OSError as e:
+                problems.append(f"{root}: {e}")
     if problems:
         raise RootError("cannot spill here:\n  " + "\n  ".join(problems), problems=problems)
     max_spill = dask.config.get("distributed.worker.memory.max-spill")
@@ -200,13 +226,10 @@ def _sizeof(key: Key, value: object) -> int:  # noqa: ARG001
     return safe_sizeof(value)
 
 
-def _limit_of(data: object) -> int | None:
-    """Give the memory limit of the worker whose memory this is, in bytes; None where it has none."""
-    for worker in Worker._instances:  # noqa: SLF001
-        manager = getattr(worker, "memory_manager", None)
-        if manager is not None and manager.data is data:
-            return manager.memory_limit or None
-    return None
+def _worker_of(data: object) -> Any:
+    """Give the worker whose memory this is; None where there is none."""
+    managers = {worker: getattr(worker, "memory_manager", None) for worker in list(Worker._instances)}  # noqa: SLF001
+    return next((worker for worker, manager in managers.items() if manager and manager.data is data), None)
 
 
 def replace_memory(worker: Any, data: MutableMapping[Key, object]) -> None:
@@ -216,6 +239,22 @@ def replace_memory(worker: Any, data: MutableMapping[Key, object]) -> None:
     worker.memory_manager.data = worker.state.data = data
 
 
+@contextlib.contextmanager
+def or_no_worker(worker: Any) -> Iterator[None]:
+    """Keep a worker from starting whose memory cannot be made.
+
+    Dask only logs what a preload raises, and goes on: with another memory, on another disk.
+    """
+    if not isinstance(worker, Worker):
+        raise TypeError(f"this preload is for `dask worker`, not for a {type(worker).__name__}")
+    try:
+        yield
+    except Exception as e:
+        logger.critical("this worker does not start: %s", e)
+        raise SystemExit(1) from e
+
+
 async def dask_setup(worker: Any) -> None:
     """Preload."""
-    replace_memory(worker, HostSpill(open_tier(worker.local_directory, None, "auto"), None))
+    with or_no_worker(worker):
+        replace_memory(worker, HostSpill(open_tier(worker.local_directory, None, "auto"), None))

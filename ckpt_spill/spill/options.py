@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
-from typing import Any
+from typing import Any, get_args
 
 from dask.utils import parse_bytes
 
 from ckpt_spill.config import Roots, requested_roots
+from ckpt_spill.errors import RefusedError
 from ckpt_spill.spill.host import HostSpill, open_tier, target_of
 from ckpt_spill.store.partition import CodecName
+
+_LEAST = 1 << 20
 
 Data = tuple[Callable[..., MutableMapping[Any, Any]], dict[str, Any]]
 
@@ -30,6 +33,11 @@ def host_spill(root: Roots | None = None, *, memory_limit: int | str | None = No
     -------
     tuple
         What ``data=`` of ``dask.distributed.LocalCluster``, ``Nanny`` and ``Worker`` takes.
+
+    Raises
+    ------
+    RefusedError
+        An argument is none that can be used.
 
     Notes
     -----
@@ -69,6 +77,11 @@ def device_spill(
     tuple
         What ``data=`` of ``dask_cuda.LocalCUDACluster`` takes.
 
+    Raises
+    ------
+    RefusedError
+        An argument is none that can be used.
+
     Examples
     --------
     >>> cluster = LocalCUDACluster(data=device_spill("/nvme/ckpt", device_memory_limit="20 GB"))  # doctest: +SKIP
@@ -77,8 +90,24 @@ def device_spill(
 
 
 def _options(root: Roots | None, memory_limit: int | str | None, codec: CodecName) -> dict[str, Any]:
-    limit = None if memory_limit is None else parse_bytes(memory_limit)
-    return {"roots": requested_roots(root), "memory_limit": limit, "codec": codec}
+    if codec not in get_args(CodecName):
+        raise RefusedError(f"codec={codec!r} is not known; choose one of {', '.join(map(repr, get_args(CodecName)))}")
+    return {"roots": requested_roots(root), "memory_limit": _limit(memory_limit), "codec": codec}
+
+
+def _limit(memory_limit: int | str | None) -> int | None:
+    if memory_limit is None:
+        return None
+    try:
+        limit = int(memory_limit) if type(memory_limit) is int else parse_bytes(str(memory_limit))
+    except ValueError:
+        limit = 0
+    if limit < _LEAST or isinstance(memory_limit, float):
+        raise RefusedError(
+            f"memory_limit={memory_limit!r} has to be bytes, a mebibyte or more, as a number or a text like '4 GB'. "
+            "Leave it out to take the limit that the worker has"
+        )
+    return limit
 
 
 # Called in the processes of the workers, which give their own directory.

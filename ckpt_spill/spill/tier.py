@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import logging
 import math
@@ -19,7 +18,7 @@ from distributed.sizeof import safe_sizeof
 from distributed.spill import MaxSpillExceeded, PickleError, SpilledSize
 
 from ckpt_spill.clean import CleanFile
-from ckpt_spill.errors import ReadError, UnserializableError
+from ckpt_spill.errors import CorruptPartitionError, MissingPartitionError, ReadError, UnserializableError
 from ckpt_spill.spill.area import SpillArea
 from ckpt_spill.store import partition as partition_files
 from ckpt_spill.store.codecs import Bytes
@@ -30,7 +29,10 @@ from ckpt_spill.store.store import Store
 IDENTITY = Identity("spill", 0, 0)
 """Of files that are no checkpoint's. Which value is in one is told by its digest."""
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_LOST = (
+    "What was spilled of {!r} is lost: tasks of this worker that need it fail, clients and other workers go on waiting "
+    "for it. Cancel or release it, and compute it again"
+)
 
 logger = logging.getLogger("ckpt_spill")
 
@@ -44,13 +46,14 @@ class Spilled(NamedTuple):
         Path and content. The path is ours alone, also where it is a link to a file of a checkpoint.
     packed : bool
         Whether the value is not in it as itself but as dask serialises it, since it cannot be pickled.
-    stands_in : bool
-        Whether what is in it is not the key's value but what a buffer above this tier has made of that.
+    is_whole : bool
+        Whether it would do as a file of a checkpoint: it has the key's value, not what a buffer above this tier made of
+        that, and it is certain that it can be loaded.
     """
 
     file: CleanFile
-    packed: bool
-    stands_in: bool = False
+    packed: bool = False
+    is_whole: bool = True
 
 
 class DiskTier(MutableMapping[Key, object]):
@@ -96,15 +99,20 @@ class DiskTier(MutableMapping[Key, object]):
 
     # --------------------------------------------------------------------------------------------------- a mapping
     def __getitem__(self, key: Key) -> object:
-        file, packed, _ = self._files[key]
-        with context_meter.meter("disk-read", "seconds"), open_regular(file.path) as opened:
-            counting = _Counting(opened)
-            value = partition_files.read(
-                counting, file.identity, file.digest, columns=file.columns, threads=self._threads
-            )
+        file, packed, *_ = self._files[key]
+        try:
+            with context_meter.meter("disk-read", "seconds"), open_regular(file.path) as opened:
+                counting = _Counting(opened)
+                value = partition_files.read(
+                    counting, file.identity, file.digest, columns=file.columns, threads=self._threads
+                )
+        except FileNotFoundError as e:
+            raise MissingPartitionError(f"{file.path} is gone. {_LOST.format(key)}", path=file.path) from e
+        except CorruptPartitionError as e:
+            raise CorruptPartitionError(f"{e}. {_LOST.format(key)}", **e.details) from e
         context_meter.digest_metric("disk-read", 1, "count")
         context_meter.digest_metric("disk-read", counting.count, "bytes")
-        return deserialize_bytes(value) if packed else value
+        return deserialize_bytes(value.data) if packed else value
 
     def __setitem__(self, key: Key, value: object) -> None:
         self._files[key], nbytes = self._link(key) or self._write(key, value)
@@ -118,15 +126,13 @@ class DiskTier(MutableMapping[Key, object]):
         if clean and (clean.digest, clean.columns) == (file.digest, file.columns):
             self.clean[key] = file  # whose link stays for the next time: the checkpoint may be deleted until then
             return
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(file.path)
+        _unlink(file.path)
 
     def forget(self, key: Key) -> None:
         """Take the value of a key for one that is in no file of a checkpoint."""
         file = self.clean.pop(key, None)
-        if file and self._is_ours(file):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(file.path)
+        if file and self._is_ours(file) and key not in self._files:  # else it goes with the value
+            _unlink(file.path)
 
     def __contains__(self, key: object) -> bool:
         return key in self._files
@@ -143,9 +149,7 @@ class DiskTier(MutableMapping[Key, object]):
         In whatever thread this is asked: the file may go at any time.
         """
         spilled = self._files.get(key)
-        if spilled is None or spilled.packed or spilled.stands_in or spilled.file.columns is not None:
-            return None
-        return spilled.file
+        return spilled.file if spilled and spilled.is_whole and spilled.file.columns is None else None
 
     def close(self) -> None:
         """Remove all files."""
@@ -163,18 +167,18 @@ class DiskTier(MutableMapping[Key, object]):
         try:
             if self._is_ours(clean):
                 partition_files.read_footer(clean.path, clean.identity, clean.digest)
-                return Spilled(clean, packed=False), 0
+                return Spilled(clean), 0
             path = self._area_in(clean.store).new_path()
             os.link(clean.path, path)
             try:
                 partition_files.read_footer(path, clean.identity, clean.digest)
-            except ReadError:
-                os.unlink(path)
+            except BaseException:
+                _unlink(path)
                 raise
         except (OSError, ReadError) as e:
             logger.info("%r is written when it is evicted: its file %s cannot be used: %s", key, clean.path, e)
             return None
-        return Spilled(clean._replace(path=path), packed=False), 0
+        return Spilled(clean._replace(path=path)), 0
 
     def _is_ours(self, file: CleanFile) -> bool:
         directory = os.path.dirname(file.path)
@@ -192,15 +196,18 @@ class DiskTier(MutableMapping[Key, object]):
         room = math.inf if self.max_weight is False else self.max_weight - self.total_weight.disk
         if room <= 0:
             raise MaxSpillExceeded(key)
-        try:
-            spilled, nbytes = self._write_any(value)
-        except OSError:
-            raise
-        except Exception as e:
-            raise PickleError(key) from e
+        with context_meter.meter("disk-write", "seconds"):
+            try:
+                spilled, nbytes = self._write_any(value)
+            except OSError:
+                raise
+            except Exception as e:
+                raise PickleError(key) from e
         if nbytes > room:
-            os.unlink(spilled.file.path)
+            _unlink(spilled.file.path)
             raise MaxSpillExceeded(key)
+        context_meter.digest_metric("disk-write", 1, "count")
+        context_meter.digest_metric("disk-write", nbytes, "bytes")
         return spilled, nbytes
 
     def _write_any(self, value: object) -> tuple[Spilled, int]:
@@ -215,20 +222,21 @@ class DiskTier(MutableMapping[Key, object]):
         first = next(self._turns) % len(self._areas)
         *others, last = self._areas[first:] + self._areas[:first]
         for area in others:
-            with contextlib.suppress(_NoRoomError):
+            try:
                 return self._write_to(area, value, packed=packed)
+            except OSError as e:
+                logger.warning("spilling to another drive than that of %s: %s", area.directory, e)
         return self._write_to(last, value, packed=packed)
 
     def _write_to(self, area: SpillArea, value: object, *, packed: bool) -> tuple[Spilled, int]:
         path = area.new_path()
-        with context_meter.meter("disk-write", "seconds"), _created(path) as fd:
+        with _created(path) as fd:
             written = partition_files.write(
-                fd, value, IDENTITY, codec=self._codec, threads=self._threads, durable=False
+                fd, value, IDENTITY, codec=self._codec, threads=self._threads, durable=False, prove=False
             )
-        context_meter.digest_metric("disk-write", 1, "count")
-        context_meter.digest_metric("disk-write", written.stored_nbytes, "bytes")
         file = CleanFile(area.store, path, IDENTITY, written.digest, None)
-        return Spilled(file, packed, isinstance(value, self.stand_ins)), written.stored_nbytes
+        whole = written.proven and not packed and not isinstance(value, self.stand_ins)
+        return Spilled(file, packed, whole), written.stored_nbytes
 
 
 def _frames_of(value: object) -> np.ndarray | None:
@@ -240,8 +248,14 @@ def _frames_of(value: object) -> np.ndarray | None:
     return np.frombuffer(b"".join(frames), np.uint8)
 
 
-class _NoRoomError(OSError):
-    """A drive is full."""
+def _unlink(path: str) -> None:
+    """Remove a file, or leave it to the end of the process: that it is there harms nobody."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as e:
+        logger.warning("%s stays until the worker ends: %s", path, e)
 
 
 @contextlib.contextmanager
@@ -250,10 +264,8 @@ def _created(path: str) -> Iterator[int]:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         yield fd
-    except BaseException as e:
-        os.unlink(path)
-        if isinstance(e, OSError) and e.errno in _FULL:
-            raise _NoRoomError(*e.args) from e
+    except BaseException:
+        _unlink(path)
         raise
     finally:
         os.close(fd)
