@@ -14,6 +14,7 @@ from pathlib import Path
 import cramjam
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import zstandard
 from blake3 import blake3
@@ -21,6 +22,8 @@ from crc32c import crc32c
 
 from ckpt_spill.store import frames, partition
 from ckpt_spill.store.footer import VERSION
+from ckpt_spill.store.frames.columns import Axis
+from tests import host_columns as host
 from tests.strict import diff
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -46,6 +49,47 @@ def mixed():
     )
 
 
+def columns_of_gpu():
+    """The columns of a frame of cuDF's as Arrow data, and the words for dtypes that the types do not tell."""
+    n = range(60)
+    numbers = {"a": pa.int32(), "b": pa.list_(pa.string())}
+    return {
+        "id": (pa.array([None if k % 7 == 0 else k * 1000 for k in n]), {}),
+        "x": (pa.array([float("nan") if k % 5 == 0 else k / 8 for k in n], pa.float32()), {}),
+        "flag": (pa.array([None if k % 4 == 0 else k % 3 == 0 for k in n]), {}),
+        "name": (pa.array([None if k % 11 == 0 else f"name {k % 13}" for k in n]), {"string": ["pyarrow", "nan"]}),
+        "when": (pa.array([None if k % 6 == 0 else k * 10**9 for k in n], pa.timestamp("us")), {"dtype": "numpy"}),
+        "price": (pa.array([None if k % 9 == 0 else k for k in n], pa.decimal64(12, 2)), {}),
+        "list": (pa.array([None if k % 8 == 0 else list(range(k % 3)) for k in n], pa.list_(pa.int16())), {}),
+        "struct": (
+            pa.array([None if k % 8 == 1 else {"a": k, "b": ["x"] * (k % 2)} for k in n], pa.struct(numbers)),
+            {},
+        ),
+        "span": (pa.array(pd.arrays.IntervalArray.from_breaks(np.arange(61), closed="left")), {}),
+    }
+
+
+def mixed_of_gpu():
+    """A frame of cuDF's with a column of each kind, and with a MultiIndex."""
+    made = {name: host.column(array, words) for name, (array, words) in columns_of_gpu().items()}
+    codes = pa.array([None if k % 4 == 0 else k % 4 - 1 for k in range(60)], pa.uint8())
+    labels = host.column(pa.array(["low", "middle", "high"]), {"string": ["pyarrow", "nan"]})
+    made["kind"] = host.column(codes, {}, labels, ordered=True)
+    levels = [host.column(pa.array(np.arange(60) // 10)), host.column(pa.array(np.arange(60) % 10, pa.int8()))]
+    return host.OfCudf(host.frame(list(made.values()), Axis(levels, ["n", None], levels=True), pd.Index(list(made))))
+
+
+def mixed_from_gpu():
+    """What that is in pandas."""
+    columns = {name: pd.arrays.ArrowExtensionArray(array) for name, (array, _) in columns_of_gpu().items()}
+    columns["name"] = pd.array(columns["name"].tolist(), "str")
+    columns["when"] = columns_of_gpu()["when"][0].to_numpy(zero_copy_only=False)
+    codes = np.array([k % 4 - 1 for k in range(60)], "i1")
+    columns["kind"] = pd.Categorical.from_codes(codes, pd.Index(["low", "middle", "high"], dtype="str"), ordered=True)
+    levels = [pd.array(np.arange(60) // 10, "int64[pyarrow]"), pd.array(np.arange(60) % 10, "int8[pyarrow]")]
+    return pd.DataFrame(columns, index=pd.MultiIndex.from_arrays(levels, names=["n", None]))
+
+
 VALUES = {
     "frame-none": (mixed, "none"),
     "frame-zstd": (mixed, "zstd"),
@@ -55,7 +99,17 @@ VALUES = {
     "array-fortran": (lambda: np.asfortranarray(np.arange(60.0).reshape(3, 4, 5)), "none"),
     "empty": (lambda: pd.DataFrame({"a": np.empty(0)}), "zstd"),
     "python": (lambda: [{"a": 1}, ("b", 2.5), None, b"bytes" * 500], "zstd"),
+    "cudf": (mixed_of_gpu, "zstd"),
 }
+AS_PANDAS = {"cudf": mixed_from_gpu}
+"""What files are read as where the library that they were saved from may not be."""
+
+
+@pytest.fixture(autouse=True)
+def standing_in():
+    """Let what stands for objects of cuDF's be described as such."""
+    with host.standing_in():
+        yield
 
 
 def identity(name):
@@ -112,10 +166,10 @@ def block_by_the_specification(stored, nbytes, codec, width):
 class TestGolden:
     def test_read(self, name):
         """A file of the past is read as the value that was saved, and passes verification."""
-        value, _ = VALUES[name]
+        value, library = (AS_PANDAS[name], "pandas") if name in AS_PANDAS else (VALUES[name][0], None)
         path, entry = GOLDEN / f"v1-{name}.part", index()[f"v1-{name}.part"]
         digest = bytes.fromhex(entry["digest"])
-        assert diff(value(), partition.read(path, identity(name), digest, threads=2)) == []
+        assert diff(value(), partition.read(path, identity(name), digest, library=library, threads=2)) == []
         assert partition.verify(path, identity(name), digest).digest == digest
 
     def test_specification(self, name):
@@ -166,4 +220,5 @@ def regenerate():
 
 
 if __name__ == "__main__":
-    sys.exit(regenerate())
+    with host.standing_in():
+        sys.exit(regenerate())
