@@ -55,8 +55,9 @@ format: $(VENV)/.made  ## apply the formatter and the safe fixes
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-bench: $(VENV)/.made  ## every benchmark, one after the other
-	@for file in benchmarks/[a-z]*.py; do name=$$(basename "$$file" .py); [ "$$name" = demo ] && continue; \
+bench: $(VENV)/.made  ## every benchmark but those in the manner of dask-cuda's, one after the other
+	@for file in benchmarks/[a-z]*.py; do name=$$(basename "$$file" .py); \
+	    case $$name in demo|local_checkpoint*) continue;; esac; \
 	    echo "== benchmarks.$$name"; $(VENV)/bin/python -m "benchmarks.$$name"; done
 
 clean:  ## remove caches and the demo's data

@@ -12,7 +12,7 @@ import dask.array as da
 import dask.bag as db
 import numpy as np
 import pytest
-from distributed import futures_of
+from distributed import Client, LocalCluster, futures_of
 
 import ckpt_spill as cs
 from tests.spilling import (
@@ -101,6 +101,22 @@ def test_killed(spilling, root):
     assert spilled_files(root)
     assert not set(before) & set(spilled_files(root))
     assert len(os.listdir(os.path.join(root, "spill"))) == 1
+
+
+def test_workers_of_this_process(root):
+    """Their files go with them, though the process goes on, and still has the collection and the workers."""
+    options = {"processes": False, "dashboard_address": None, "n_workers": 2, "threads_per_worker": 1}
+    with (
+        LocalCluster(data=cs.host_spill(root, memory_limit=LIMIT), **options) as made,
+        Client(made) as client,
+    ):
+        workers = list(made.workers.values())
+        x = keep(client, noise(20))
+        assert len(spilled_files(root)) > 5
+        assert (x.compute() == noise(20).compute(scheduler="threads")).all()
+    assert all(worker.status.name == "closed" for worker in workers)
+    assert os.listdir(os.path.join(root, "spill")) == []
+    del x
 
 
 def test_dask_limits(cluster, root):

@@ -115,3 +115,28 @@ def test_what_a_worker_leaves(worker, root, tmp_path, how):
             assert checked(client, kept, n, nbytes)
             assert len(areas(root)) == 1
             assert not set(areas(root)) & set(before)
+
+
+@pytest.mark.parametrize("nanny", ["--nanny", "--no-nanny"])
+def test_a_root_that_cannot_be_used(root, tmp_path, nanny):
+    """No worker starts, where dask would go on with other memory on another disk; its log says why."""
+    with open(root, "w"):
+        pass
+    line = f"DASK_CKPT_SPILL__ROOT={root} dask worker --no-dashboard {nanny} --preload ckpt_spill.spill.host"
+    with scheduler(tmp_path) as client, started(f"{line} {client.scheduler.address}", tmp_path) as command:
+        assert command.wait(DEADLINE) != 0
+        assert client.scheduler_info()["workers"] == {}
+    assert f"this worker does not start: cannot spill here:\n  {root}: it is not a directory" in log_of(tmp_path)
+
+
+def test_a_scheduler_cannot_have_it(tmp_path):
+    """It is told so, and is a scheduler all the same."""
+    file = tmp_path / "other.json"
+    line = f"dask scheduler --port 0 --no-dashboard --preload ckpt_spill.spill.host --scheduler-file {file}"
+    with started(line, tmp_path):
+        wait_until(file.exists, tmp_path)
+    assert "this preload is for `dask worker`, not for a Scheduler" in log_of(tmp_path)
+
+
+def log_of(directory):
+    return (directory / "log").read_text()
