@@ -18,6 +18,7 @@ from ckpt_spill.config import patience
 from ckpt_spill.errors import CorruptPartitionError, MissingPartitionError, ReadError
 from ckpt_spill.here import current_task, process_name, settings_here, this_worker
 from ckpt_spill.jobs import ReadJob, StoreRef
+from ckpt_spill.room import with_room
 from ckpt_spill.store import partition as partition_files
 from ckpt_spill.store.partition import Identity
 from ckpt_spill.store.runs import parse_partition_file
@@ -100,10 +101,8 @@ class Reading:
     def _read(self, store: str, source: str | RemoteFile) -> Any:
         columns = self._job.columns
         identity = Identity(self._job.run.checkpoint, self._job.run.generation, self._partition)
-        threads = self._settings.threads
-        value = partition_files.read(
-            source, identity, self._digest, columns=columns, library=self._job.backend, threads=threads
-        )
+        options = {"columns": columns, "library": self._job.backend, "threads": self._settings.threads}
+        value = with_room(lambda: partition_files.read(source, identity, self._digest, **options))
         if self._sharing:
             self._sharing.count(source)
         # An object of another library is not what the file holds, and would not be read again as it is.

@@ -138,6 +138,30 @@ def test_all_tiers(data):
     assert len(data) == len(data.tier) == 0
 
 
+def test_room_on_the_device(data):
+    """Is made by moving what was not used for longest to the host, until nothing is left there; nothing is lost."""
+    for n in range(3):
+        data[n] = OnDevice(noise(30, n))
+    moved = []
+    while data.make_room():
+        moved += [n for n in range(3) if n not in data.device_buffer.fast and n not in moved]
+    assert moved == [0, 1, 2]
+    assert all(same(data[n].content, noise(30, n)) for n in range(3))
+
+
+def test_no_room_on_the_device(data, tmp_path, caplog):
+    """Where there is no limit dask-cuda cannot move anything; what cannot be moved stays, and that is logged."""
+    without = device_spill(str(tmp_path / "without"), 100 * KiB, None)
+    without["x"] = OnDevice(noise(30))
+    assert not without.make_room()
+    without.close()
+    data["x"] = stuck = OnDevice(noise(30))
+    data.device_buffer.slow = None
+    assert not data.make_room()
+    assert "nothing could be evicted from the device" in caplog.text
+    assert data["x"] is stuck
+
+
 def test_managed(data):
     """What cuDF manages is evicted, too: after what is on the host."""
     data["host"], data["managed"] = noise(10), Managed(noise(20))

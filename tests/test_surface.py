@@ -19,7 +19,7 @@ LAYERS = [
     {"config"},
     {"store"},
     {"jobs", "ongoing", "here"},
-    {"clean"},
+    {"clean", "room"},
     {"cluster", "spill"},
     {"tasks", "reading"},
     {"errands"},

@@ -6,6 +6,7 @@ As a preload of ``dask cuda worker``: ``--preload ckpt_spill.spill.device``.
 from __future__ import annotations
 
 import itertools
+import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, MutableMapping, Sized
@@ -20,6 +21,8 @@ from distributed.spill import SpilledSize
 from ckpt_spill.clean import CleanFile
 from ckpt_spill.spill.host import HostSpill, open_tier, or_no_worker, replace_memory
 from ckpt_spill.spill.tier import DiskTier
+
+logger = logging.getLogger("ckpt_spill")
 
 
 class DeviceSpill(DeviceHostFile):  # type: ignore[misc]  # mypy does without dask-cuda, which is not everywhere
@@ -96,6 +99,23 @@ class DeviceSpill(DeviceHostFile):  # type: ignore[misc]  # mypy does without da
             if buffer.fast and (weight := buffer.evict()) != -1:
                 return weight
         return -1
+
+    def make_room(self) -> bool:
+        """Move what was not used for longest from the device to the host, where an allocation has failed. Never raises.
+
+        Returns
+        -------
+        bool
+            Whether something was moved; what could not be moved stays, and is logged.
+        """
+        if not self._limited or not self.device_buffer.fast:
+            return False
+        try:
+            self.device_buffer.fast.evict()
+        except Exception:
+            logger.exception("nothing could be evicted from the device")
+            return False
+        return True
 
     @property
     def noted(self) -> dict[Key, CleanFile]:
