@@ -96,9 +96,14 @@ class OfCupy:
 @contextlib.contextmanager
 def standing_in():
     """Let both be saved as what they stand for."""
+    is_cudf, is_cupy, opened = rapids.is_cudf, rapids.is_cupy, rapids.opened
+
+    def table(value):
+        return contextlib.nullcontext(value.table) if isinstance(value, OfCudf) else opened(value)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rapids, "is_cudf", lambda value: isinstance(value, OfCudf))
-        patch.setattr(rapids, "is_cupy", lambda value: isinstance(value, OfCupy))
-        patch.setattr(rapids, "opened", lambda value: contextlib.nullcontext(value.table))
+        patch.setattr(rapids, "is_cudf", lambda value: isinstance(value, OfCudf) or is_cudf(value))
+        patch.setattr(rapids, "is_cupy", lambda value: isinstance(value, OfCupy) or is_cupy(value))
+        patch.setattr(rapids, "opened", table)
         patch.setattr(device, "to_host", fetch)
         yield
