@@ -35,6 +35,9 @@ class Manifest(ManifestData):
         The name given by the user, else one made of the token. It is the id.
     kind : str
         ``"dataframe"``, ``"series"``, ``"index"``, ``"array"``, ``"bag"`` or ``"delayed"``.
+    library : str or None
+        What the partitions were saved from: ``"pandas"``, ``"numpy"``, ``"cudf"`` or ``"cupy"``; None where that is not
+        known before they are read, as of bags and Delayed.
     npartitions : int
         Number of partitions.
     nbytes : int

@@ -21,7 +21,7 @@ from dask import delayed
 from dask.core import flatten
 
 import ckpt_spill as cs
-from ckpt_spill.collections import ArrayAdapter, FrameAdapter
+from ckpt_spill.collections import ArrayAdapter, FrameAdapter, token_of
 from ckpt_spill.store.frames import columns, device, rapids, values
 from ckpt_spill.store.inline import embed
 from tests import host_columns as host
@@ -258,6 +258,7 @@ def test_a_key_names_one_content(kind, root, device_in_the_mind):
     opened = [cs.rehydrate(made, backend=backend) for backend in backends]
     keys = [set(flatten(c.__dask_keys__())) for c in opened]
     assert len(set.union(*keys)) == sum(map(len, keys))
+    assert len(set(map(token_of, opened))) == len(opened)  # nor may a checkpoint of one be taken for that of another
     plain, host_only, doubled = dask.compute(*opened, scheduler="sync")
     want = make(kind).compute()
     same = list.__eq__ if kind == "bag" else lambda a, b: bool(np.all(np.asarray(a) == np.asarray(b)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,7 +16,9 @@ import pytest
 
 from tests import rapids
 from tests.clusters import running_cluster
+from tests.gpu.report import Report
 from tests.leaks import child_processes, nothing_left_behind
+from tests.nodes import CHECKOUT
 
 
 class Here:
@@ -99,6 +102,80 @@ def test_what_is_skipped_without_a_gpu():
     reports = [
         SimpleNamespace(keywords=dict.fromkeys(marks, 1)) for marks in ((), ("slow",), ("gpu",), ("gpu", "slow"))
     ]
-    assert rapids.summary(reports) == "2 tests marked gpu skipped"
+    of_a_module = SimpleNamespace()
+    assert rapids.summary([*reports, of_a_module]) == "2 tests marked gpu skipped"
     assert rapids.summary(reports[:3]) == "1 test marked gpu skipped"
     assert rapids.summary(reports[:2]) == ""
+
+
+WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.mark.parametrize("command", ["make test-gpu", "python -m tests.gpu.present", "python -m tests.gpu"])
+def test_no_gpu_is_said_at_once(command, tmp_path):
+    """Tests that need a GPU fail as a whole where there is none, before an environment is made; the reason is said."""
+    if command.startswith("make") and shutil.which("make") is None:
+        pytest.skip("needs make")
+    line = command.replace("python", sys.executable).split()
+    if command.startswith("make"):
+        line += [f"PYTHON={sys.executable}", f"RAPIDS={tmp_path / 'venv'}"]
+    done = subprocess.run(
+        line, cwd=CHECKOUT, env=os.environ | WITHOUT_GPU, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode != 0
+    assert "These tests need a GPU" in done.stderr
+    assert "the NVIDIA driver has no GPU" in done.stderr or "there is no NVIDIA driver" in done.stderr
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+PASSES_AND_FAILS = """
+import pytest
+
+def test_that_passes():
+    pass
+
+def test_that_fails():
+    assert "this" == "that"
+
+@pytest.mark.skip(reason="for no reason")
+def test_that_is_skipped():
+    pass
+
+@pytest.fixture
+def broken():
+    yield
+    raise OSError("at the end")
+
+def test_that_fails_at_its_end(broken):
+    pass
+"""
+
+
+def test_report(tmp_path):
+    """What was tested on what, how many tests passed, why others did not, and how long it took."""
+    (tmp_path / "test_x.py").write_text(PASSES_AND_FAILS)
+    (tmp_path / "test_y.py").write_text("import nothing_of_this_name")
+    code = (
+        "import pathlib, pytest\nfrom tests.gpu.report import Report\n"
+        "pytest.main(['--continue-on-collection-errors'], plugins=[Report(pathlib.Path('r.md'), {'GPU': 'a big one'})])"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    text = (tmp_path / "r.md").read_text()
+    assert "| GPU | a big one |" in text
+    assert "**1 passed, 3 failed, 1 skipped, in " in text
+    failed = ["test_y.py", "test_x.py::test_that_fails", "test_x.py::test_that_fails_at_its_end"]
+    assert [line for line in text.splitlines() if line.startswith("## failed")] == [f"## failed: {x}" for x in failed]
+    for reason in ("nothing_of_this_name", "'this' == 'that'", "OSError: at the end", "Skipped: for no reason"):
+        assert reason in text
+    assert "Not at its end" not in text
+    assert "| test_x.py | " in text
+
+
+def test_report_of_a_run_that_is_ended(tmp_path):
+    """The report is there all the time, and says which test is running."""
+    report = Report(tmp_path / "r.md", {})
+    report.pytest_runtest_logstart("test_x.py::test_endless")
+    text = (tmp_path / "r.md").read_text()
+    assert "0 passed" in text
+    assert "test_x.py::test_endless is running" in text
