@@ -19,7 +19,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-newest test-rapids lint format bench clean distclean
+.PHONY: help demo test test-newest test-rapids test-gpu gpu-is-here lint format bench clean distclean
 
 # Makes the environment that the stamp file stands in, with this checkout installed in place and $(REQUIREMENTS).
 define make-environment
@@ -45,6 +45,12 @@ test-newest: $(NEWEST)/.made  ## the tests not marked slow, with the newest dask
 
 test-rapids: $(RAPIDS)/.made  ## the tests that need RAPIDS (5 GB), and those that need a GPU where there is one
 	CKPT_SPILL_TEST_RAPIDS=1 $(RAPIDS)/bin/python -m pytest $(SPREAD) -m 'rapids or gpu' $(ARGS)
+
+test-gpu: gpu-is-here $(RAPIDS)/.made  ## the tests that need a GPU, in ten minutes; writes gpu-report.md and gpu-report.xml
+	env -u RAPIDS_NO_INITIALIZE CKPT_SPILL_TEST_RAPIDS=1 $(RAPIDS)/bin/python -m tests.gpu $(ARGS)
+
+gpu-is-here:
+	@$(PYTHON) -m tests.gpu.present
 
 lint: $(VENV)/.made  ## ruff, the formatter's check, and mypy --strict on the package
 	$(VENV)/bin/ruff check .
