@@ -101,8 +101,12 @@ class Reading:
     def _read(self, store: str, source: str | RemoteFile) -> Any:
         columns = self._job.columns
         identity = Identity(self._job.run.checkpoint, self._job.run.generation, self._partition)
-        options = {"columns": columns, "library": self._job.backend, "threads": self._settings.threads}
-        value = with_room(lambda: partition_files.read(source, identity, self._digest, **options))
+        threads = self._settings.threads
+        value = with_room(
+            lambda: partition_files.read(
+                source, identity, self._digest, columns=columns, library=self._job.backend, threads=threads
+            )
+        )
         if self._sharing:
             self._sharing.count(source)
         # An object of another library is not what the file holds, and would not be read again as it is.
