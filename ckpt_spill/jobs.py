@@ -77,6 +77,12 @@ def is_read_key(key: Hashable) -> bool:
     return isinstance(name, str) and name.startswith(READ)
 
 
+def target_of_alias(spec: Any) -> Hashable | None:
+    """Give the key whose value a task gives as its own, by its specification; None of a task that makes something."""
+    target: Hashable | None = getattr(spec, "target", None)
+    return target
+
+
 def is_read(spec: Any) -> bool:
     """Tell whether a task, by its specification, is the read of a partition and nothing more."""
     args: tuple[Any, ...] = getattr(spec, "args", ())

@@ -69,6 +69,33 @@ def concat(parts):
     return pd.concat(parts)
 
 
+def test_a_frame_that_is_used_under_another_key(two, root):
+    """Dask gives a persisted frame to each task that uses it by an alias; that is nothing new, on either worker."""
+    m = cs.persist_to_disk(frame(6), name="x", root=root)
+    kept = keep(two, cs.rehydrate(m))
+    for _ in range(3):
+        again = keep(two, kept.map_partitions(lambda part: part))  # holds the aliases
+        to_both(two, kept)
+        names = {key[0] for held in two.has_what().values() for key in held}
+        assert len([name for name in names if name.startswith("rehydrate-")]) >= 1
+        spill_all(two)
+        del again
+    assert diff(kept.compute(), frame(6).compute(scheduler="threads")) == []
+
+
+def test_a_scan_writes_nothing(cluster, root):
+    """Of a persisted frame that is twice as large as the memory of its workers, in the thick of their evictions."""
+    client = cluster(2, data=cs.host_spill(root, memory_limit=LIMIT))
+    m = cs.persist_to_disk(frame(30), name="x", root=root)
+    kept = keep(client, cs.rehydrate(m))
+    expected = frame(30).compute(scheduler="threads")
+    for n in range(3):
+        found = kept.map_partitions(lambda part, n: len(part) + n, n, meta=(None, "i8")).compute()
+        assert found.sum() == len(expected) + 30 * n
+    assert written(client) < 2 * 1000**2  # less than one partition: numbers that were evicted
+    assert len(spilled_files(root)) > 10
+
+
 def test_what_is_computed_of_them_is_not_clean(two, root):
     m = cs.persist_to_disk(noise(4), name="x", root=root)
     kept = keep(two, cs.rehydrate(m) + 1)

@@ -92,14 +92,38 @@ class AsDict(RuleBasedStateMachine):
     @rule(key=KEYS, seed=SEEDS, columns=st.booleans())
     def read_and_set(self, key, seed, columns):
         """A task reads a partition, all of it or a column."""
+        value, self.data.noted[key] = self.partition(seed, columns)
+        self.data[key] = self.model[key] = value
+
+    def partition(self, seed, columns):
         import pandas as pd
 
         frame = pd.DataFrame({"a": noise(4, seed), "b": noise(4, seed + 1)})
         path = os.path.join(self.directory.name, f"{next(self.serial)}.part")
         with open(path, "w+b") as f:
             written = self.real(f.fileno(), frame, READ)
-        self.data.noted[key] = CleanFile(self.store, path, READ, written.digest, ("b",) if columns else None)
-        self.data[key] = self.model[key] = frame[["b"]] if columns else frame
+        file = CleanFile(self.store, path, READ, written.digest, ("b",) if columns else None)
+        return frame[["b"]] if columns else frame, file
+
+    @rule(key=KEYS, seed=SEEDS, columns=st.booleans(), evict=st.booleans())
+    def get_and_learn(self, key, seed, columns, evict):
+        """A peer sends a partition, and the scheduler tells of it, late or twice."""
+        value, file = self.partition(seed, columns)
+        self.data[key] = self.model[key] = value
+        if evict:
+            self.data.evict()
+        self.data.learn(key, file)
+        self.data.learn(key, file)
+
+    @precondition(lambda self: self.model)
+    @rule(key=KEYS, data=st.data())
+    def alias(self, key, data):
+        """A task gives the value of another key as its own."""
+        target = data.draw(st.sampled_from(list(self.model)))
+        if key != target:
+            self.data[key] = self.data[target]
+            self.model[key] = self.model[target]
+            self.data.learn_alias(key, target)
 
     @rule()
     def lose_checkpoints(self):

@@ -1,18 +1,18 @@
-"""Partitions that came from another worker's memory are in a file, too: evicting them need not write either.
+"""Partitions that a worker has not read itself are in a file, too: evicting them need not write either.
 
-A worker knows of what it has read itself; of what it was sent by a peer it knows just the key. What is behind that the
-scheduler can say.
+Of what it was sent by a peer it knows just the key; what is behind that the scheduler can say. And dask gives what is
+in the memory of the cluster to new tasks under new keys, by aliases: each persisted frame, whenever it is used.
 """
 
 from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from ckpt_spill.clean import CleanFile
-from ckpt_spill.jobs import ReadJob, is_read, is_read_key
+from ckpt_spill.jobs import ReadJob, is_read, is_read_key, target_of_alias
 from ckpt_spill.store.partition import Identity
 from ckpt_spill.store.store import Store
 
@@ -24,7 +24,7 @@ _MADE_HERE = {"executing", "long-running", "memory"}
 
 
 class Arrivals:
-    """Asks what comes to a worker, if its memory has a use for that; for all that comes at once, together.
+    """Asks what it is that comes to a worker, if its memory has a use for that; for all that comes at once, together.
 
     It asks when a value is on its way, so that the answer is there with it: what is evicted before is written.
 
@@ -54,6 +54,10 @@ class Arrivals:
                 self._worker.data.learn(key, file)
         elif start not in _MADE_HERE:
             self._ask_soon(key)
+        else:
+            target = target_of_alias(self._worker.state.tasks[key].run_spec)
+            if target is not None and not self._worker.data.learn_alias(key, target):
+                self._ask_soon(key)
 
     def _ask_soon(self, key: Hashable) -> None:
         if not self._keys:
@@ -93,5 +97,12 @@ def reads_behind(scheduler: Any, keys: Sequence[Hashable]) -> bytes:
     bytes
         A pickle of a list of tuples: reads of one job share it.
     """
-    tasks = (scheduler.tasks.get(key) for key in keys)
-    return pickle.dumps([(ts.key, *ts.run_spec.args) for ts in tasks if ts and is_read(ts.run_spec)])
+    specs = ((key, _behind_aliases(scheduler.tasks, key)) for key in keys)
+    return pickle.dumps([(key, *spec.args) for key, spec in specs if is_read(spec)])
+
+
+def _behind_aliases(tasks: Mapping[Hashable, Any], key: Hashable) -> Any:
+    spec = None
+    while (ts := tasks.get(key)) and (key := target_of_alias(spec := ts.run_spec)) is not None:
+        pass
+    return spec

@@ -124,8 +124,15 @@ class DeviceSpill(DeviceHostFile):  # type: ignore[misc]  # mypy does without da
 
     def learn(self, key: Key, file: CleanFile) -> None:
         """Hear that the value of a key is what is in a file, if it is still here; that gives a value on the host."""
-        if key not in self.device_keys and key not in self.others:
+        if self._is_on_host(key):
             self.host_buffer.learn(key, file)
+
+    def learn_alias(self, key: Key, target: Key) -> bool:
+        """Hear that the value of a key is that of another one; tell whether that is known to be in a file."""
+        return self._is_on_host(key) and self._is_on_host(target) and self.host_buffer.learn_alias(key, target)
+
+    def _is_on_host(self, key: Key) -> bool:
+        return key not in self.device_keys and key not in self.others
 
     @property
     def spilled_total(self) -> SpilledSize:

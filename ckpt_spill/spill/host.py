@@ -125,6 +125,10 @@ class HostSpill(SpillBuffer):
         if key in self:
             self.tier.clean.setdefault(key, file)
 
+    def learn_alias(self, key: Key, target: Key) -> bool:
+        """Hear that the value of a key is that of another one; tell whether that is known to be in a file."""
+        return key in self and self.tier.share(key, target)
+
     def __setitem__(self, key: Key, value: object) -> None:
         """Keep a value in memory, or, where it is larger than all of the target, on disk.
 

@@ -128,6 +128,24 @@ class DiskTier(MutableMapping[Key, object]):
             return
         _unlink(file.path)
 
+    def share(self, key: Key, target: Key) -> bool:
+        """Take the value of a key for the one that another has in a file of a checkpoint; tell whether it has.
+
+        A path is one key's alone: a link of the other's is linked again.
+        """
+        if (file := self.clean.get(target)) is None or key in self.clean:
+            return file is not None
+        if self._is_ours(file):
+            path = self._area_in(file.store).new_path()
+            try:
+                os.link(file.path, path)
+            except OSError as e:
+                logger.info("%r is written when it is evicted: %s cannot be linked: %s", key, file.path, e)
+                return False
+            file = file._replace(path=path)
+        self.clean[key] = file
+        return True
+
     def forget(self, key: Key) -> None:
         """Take the value of a key for one that is in no file of a checkpoint."""
         file = self.clean.pop(key, None)

@@ -221,7 +221,7 @@ def _reduce_memoryview(view: memoryview) -> Any:
     content = bytes(view) if view.readonly else bytearray(view)
     if view.ndim == 1 and view.format == "B":
         return memoryview, (content,)
-    cast = (view.format, list(view.shape)) if view.nbytes else (view.format,)
+    cast = (view.format, list(view.shape or ())) if view.nbytes else (view.format,)
     if memoryview(content).cast(*cast).shape != view.shape:
         raise TypeError(f"an empty memoryview of shape {view.shape} cannot be pickled")
     return operator.methodcaller("cast", *cast), (memoryview(content),)
