@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -63,8 +64,9 @@ def block(number):
 
 
 def frames(n):
-    """Make a lazy collection of dask_cudf's."""
-    return dd.from_map(part, range(n), meta=part(0).iloc[:0])
+    """Make a lazy collection of dask_cudf's, with the dtypes that its parts have."""
+    with dask.config.set({"dataframe.convert-string": False}):
+        return dd.from_map(part, range(n), meta=part(0).iloc[:0])
 
 
 def arrays(n):

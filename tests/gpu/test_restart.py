@@ -53,4 +53,4 @@ def test_restart(root, tmp_path):
             assert list(frame[number]["c"]) == list(series[number]) == list(want["c"])
             assert list(frame[number]["d"].fillna(-1)) == list(want["d"].fillna(-1))
             assert np.array_equal(array[number], parts.block_on_host(number))
-        assert not any(client.run(lambda: {"cudf", "cupy"} & set(sys.modules)).values())
+        assert not any(client.run(lambda: "cudf" in sys.modules).values())
