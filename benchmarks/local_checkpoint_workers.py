@@ -46,7 +46,7 @@ def restart(client: Client, args: Namespace) -> float:
     client.restart()
     client.wait_for_workers(workers)
     seconds = perf_counter() - start
-    if args.type == "gpu" and not any(client.run(has_memory_pool).values()):
+    if args.type == "gpu":  # which a new process has not, whatever the cluster's own plugin does
         client.run(
             setup_memory_pool,
             disable_rmm=args.disable_rmm,
@@ -61,11 +61,6 @@ def restart(client: Client, args: Namespace) -> float:
             rmm_track_allocations=args.enable_rmm_track_allocations,
         )
     return seconds
-
-
-def has_memory_pool(dask_worker: Any) -> bool:
-    """Tell whether RMM is set up by a plugin of the cluster, which does so at a restart as well."""
-    return any("RMMSetup" in name for name in dask_worker.plugins)
 
 
 def forget_transfers(dask_worker: Any) -> None:

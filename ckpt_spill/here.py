@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
+import importlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from dask.sizeof import sizeof
 from distributed import get_worker
 
 from ckpt_spill.config import Settings
@@ -18,6 +21,13 @@ _ERRANDS = 64  # at once
 
 errand_of: contextvars.ContextVar[Any] = contextvars.ContextVar("errand_of", default=None)
 """The worker that runs an errand; dask tells only tasks where they run."""
+
+
+@sizeof.register_lazy("cudf")
+def _register_sizes_of_cudf() -> None:
+    """Let dask know how large cuDF's objects are: only dask-cudf tells it, which a worker that just reads lacks."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("dask_cudf")
 
 
 def this_worker() -> Any:

@@ -149,6 +149,30 @@ def test_room_on_the_device(data):
     assert all(same(data[n].content, noise(30, n)) for n in range(3))
 
 
+def test_room_for_what_comes_back(data, monkeypatch):
+    """A value that was moved to the host is given when others have made room for it; nothing is lost by failing."""
+    for n in range(4):
+        data[n] = OnDevice(noise(30, n))
+    assert 0 not in data.device_buffer.fast
+    give, failures = DeviceHostFile.__getitem__, 2
+
+    def short(self, key):
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise MemoryError("std::bad_alloc")
+        return give(self, key)
+
+    monkeypatch.setattr(DeviceHostFile, "__getitem__", short)
+    assert same(data[0].content, noise(30, 0))
+    assert failures == 0
+    failures = 10
+    with pytest.raises(MemoryError, match="bad_alloc"):
+        data[1]
+    failures = 0
+    assert all(same(data[n].content, noise(30, n)) for n in range(4))
+
+
 def test_no_room_on_the_device(data, tmp_path, caplog):
     """Where there is no limit dask-cuda cannot move anything; what cannot be moved stays, and that is logged."""
     without = device_spill(str(tmp_path / "without"), 100 * KiB, None)

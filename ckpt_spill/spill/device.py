@@ -68,6 +68,21 @@ class DeviceSpill(DeviceHostFile):  # type: ignore[misc]  # mypy does without da
             self.tier.noted.pop(key, None)  # a file gives a value on the host
         super().__setitem__(key, value)
 
+    def __getitem__(self, key: Key) -> object:
+        """Give a value. Where the device has no room for it, others move to the host.
+
+        Raises
+        ------
+        MemoryError
+            There is nothing left to move.
+        """
+        while True:
+            try:
+                return super().__getitem__(key)
+            except MemoryError:
+                if not self.make_room():
+                    raise
+
     def __contains__(self, key: object) -> bool:
         return key in self.device_keys or key in self.host_buffer or key in self.others
 
