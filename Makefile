@@ -38,10 +38,10 @@ demo: $(VENV)/.made  ## the main job on TPC-H data: save, lose the cluster, read
 	$(VENV)/bin/python -m benchmarks.demo $(ARGS)
 
 test: $(VENV)/.made  ## the suite, with the dask and pandas that RAPIDS pins, but without it; ARGS='-k text' goes to pytest
-	$(VENV)/bin/python -m pytest $(SPREAD) $(ARGS)
+	$(VENV)/bin/python -m pytest $(SPREAD) -m 'not rapids and not gpu' $(ARGS)
 
 test-newest: $(NEWEST)/.made  ## the tests not marked slow, with the newest dask and pandas
-	$(NEWEST)/bin/python -m pytest $(SPREAD) -m 'not slow' $(ARGS)
+	$(NEWEST)/bin/python -m pytest $(SPREAD) -m 'not slow and not rapids and not gpu' $(ARGS)
 
 test-rapids: $(RAPIDS)/.made  ## the tests that need RAPIDS (5 GB), and those that need a GPU where there is one
 	CKPT_SPILL_TEST_RAPIDS=1 $(RAPIDS)/bin/python -m pytest $(SPREAD) -m 'rapids or gpu' $(ARGS)

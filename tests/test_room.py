@@ -50,7 +50,7 @@ def scarce(monkeypatch):
 
 
 def worker_with(rooms):
-    return LocalCluster(1, processes=False, dashboard_address=None, data=(Memory, {"rooms": rooms}))
+    return LocalCluster(1, processes=False, dashboard_address=":0", data=(Memory, {"rooms": rooms}))
 
 
 def test_read_again(saved, scarce):

@@ -105,7 +105,7 @@ def test_killed(spilling, root):
 
 def test_workers_of_this_process(root):
     """Their files go with them, though the process goes on, and still has the collection and the workers."""
-    options = {"processes": False, "dashboard_address": None, "n_workers": 2, "threads_per_worker": 1}
+    options = {"processes": False, "dashboard_address": ":0", "n_workers": 2, "threads_per_worker": 1}
     with (
         LocalCluster(data=cs.host_spill(root, memory_limit=LIMIT), **options) as made,
         Client(made) as client,
