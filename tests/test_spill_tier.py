@@ -150,6 +150,22 @@ class TestLinks:
         memory["x"] = 1
         assert spilled_files(root) == []
 
+    def test_an_alias_that_was_written_before_it_was_known(self, memory, root):
+        """The link that it gets then is gone with it, too."""
+        value, file = checkpointed(root)
+        memory.noted["target"] = file
+        memory["target"] = value
+        memory.evict()
+        assert (memory["target"] == value).all()  # whose link is kept
+        memory["alias"] = value.copy()
+        while memory.evict() != -1:
+            pass
+        assert memory.learn_alias("alias", "target")
+        assert len(spilled_files(root)) == 3
+        memory["alias"] = 1
+        assert len(spilled_files(root)) == 1
+        assert (memory["target"] == value).all()
+
     def test_learnt_twice(self, memory, root):
         """What is heard a second time of a key does not orphan the link that it has."""
         value, file = checkpointed(root)

@@ -148,8 +148,9 @@ class DiskTier(MutableMapping[Key, object]):
 
     def forget(self, key: Key) -> None:
         """Take the value of a key for one that is in no file of a checkpoint."""
-        file = self.clean.pop(key, None)
-        if file and self._is_ours(file) and key not in self._files:  # else it goes with the value
+        file, spilled = self.clean.pop(key, None), self._files.get(key)
+        goes_with_value = spilled and file and spilled.file.path == file.path
+        if file and self._is_ours(file) and not goes_with_value:
             _unlink(file.path)
 
     def __contains__(self, key: object) -> bool:
