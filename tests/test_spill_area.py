@@ -11,8 +11,11 @@ import sys
 
 import pytest
 
+import ckpt_spill as cs
 from ckpt_spill.errands import discover
+from ckpt_spill.spill import area as area_module
 from ckpt_spill.spill.area import SpillArea
+from ckpt_spill.spill.host import open_tier
 from ckpt_spill.store.store import Store
 
 CHILD = """
@@ -136,6 +139,22 @@ def test_no_room_for_a_directory(root, monkeypatch):
         with pytest.raises(OSError, match="too many"):
             SpillArea(Store.open(root))
     assert sorted(os.listdir("/proc/self/fd")) == before
+    assert in_spill(root) == []
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "lustre", "fuse.sshfs"])
+def test_a_shared_file_system(opened, root, monkeypatch, kind):
+    """Locks may not be seen by other machines there: nothing is spilled to it, and nobody's area is removed."""
+    os.makedirs(os.path.join(root, "spill", "0" * 16))
+    monkeypatch.setattr(area_module, "file_system", lambda path: kind)
+    with pytest.raises(OSError, match="shared"):
+        opened()
+    discover((root,))
+    assert in_spill(root) == ["0" * 16]
+    with pytest.raises(cs.RootError, match=f"cannot spill here:\n  {root}: .*shared"):
+        open_tier("/nowhere/worker", (root,), "auto")
+    monkeypatch.undo()
+    discover((root,))
     assert in_spill(root) == []
 
 

@@ -11,6 +11,7 @@ it. Whoever opens an area, or looks for stores, removes those that nobody has lo
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import logging
@@ -22,9 +23,13 @@ import weakref
 
 from ckpt_spill.store.files import is_at, locked, make_directory
 from ckpt_spill.store.layout import names_in
+from ckpt_spill.store.preflight import file_system
 from ckpt_spill.store.store import Store
 
 _SPILL = "spill"
+_SHARED = frozenset(["afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "orangefs", "panfs", "smb3"])
+"""File systems that several machines may see, where a lock need not hold for all of them; and ``fuse.*``."""
+
 _NAME = re.compile(r"[0-9a-f]{16}")
 
 logger = logging.getLogger("ckpt_spill")
@@ -41,11 +46,13 @@ class SpillArea:
     Raises
     ------
     OSError
-        The store cannot be written.
+        The store cannot be written, or is on a file system that is shared between machines.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        if _is_shared(store.root):
+            raise OSError(errno.ENOTSUP, "values cannot be spilled to a file system that is shared", store.root)
         parent = os.path.join(store.root, _SPILL)
         make_directory(parent)
         remove_dead_areas(store)
@@ -65,12 +72,20 @@ class SpillArea:
 def remove_dead_areas(store: Store) -> None:
     """Remove the areas of processes that have ended; those of others, and what is not ours, stay."""
     parent = os.path.join(store.root, _SPILL)
-    for name in filter(_NAME.fullmatch, names_in(parent)):
+    names = list(filter(_NAME.fullmatch, names_in(parent)))
+    if names and _is_shared(store.root):
+        return  # it has been moved here, and its owners may be anywhere
+    for name in names:
         directory = os.path.join(parent, name)
         with locked(directory, exclusive=True) as dead:
             if dead:
                 logger.info("removing %s: the worker that spilled there is gone", directory)
                 shutil.rmtree(directory, ignore_errors=True)
+
+
+def _is_shared(path: str) -> bool:
+    kind = file_system(path) or ""
+    return kind in _SHARED or kind.startswith("fuse.")
 
 
 def _locked_directory(parent: str) -> tuple[str, int]:
