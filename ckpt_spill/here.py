@@ -23,11 +23,13 @@ errand_of: contextvars.ContextVar[Any] = contextvars.ContextVar("errand_of", def
 """The worker that runs an errand; dask tells only tasks where they run."""
 
 
-@sizeof.register_lazy("cudf")
 def _register_sizes_of_cudf() -> None:
     """Let dask know how large cuDF's objects are: only dask-cudf tells it, which a worker that just reads lacks."""
     with contextlib.suppress(ImportError):
         importlib.import_module("dask_cudf")
+
+
+sizeof.register_lazy("cudf", _register_sizes_of_cudf)
 
 
 def this_worker() -> Any:
