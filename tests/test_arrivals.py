@@ -12,7 +12,7 @@ from ckpt_spill.clean import CleanFile
 from ckpt_spill.spill.host import HostSpill
 from ckpt_spill.store.partition import Identity
 from ckpt_spill.store.store import Store
-from tests.spilling import LIMIT, array_of, frame, keep, noise, spill_all, spilled_files, written
+from tests.spilling import LIMIT, MiB, array_of, frame, keep, noise, spill_all, spilled_files, written
 from tests.strict import diff
 from tests.test_spill_host import disk_tier
 
@@ -33,8 +33,7 @@ def two(cluster, root):
 def to_both(client, kept):
     """Let both workers hold all of a collection."""
     client.replicate(kept, n=2)
-    keys = len(client.has_what()[min(client.has_what())])
-    assert {len(held) for held in client.has_what().values()} == {keys}
+    assert {len(workers) for workers in client.who_has(kept).values()} == {2}
 
 
 def wait_for_clean(client, number):
@@ -92,7 +91,8 @@ def test_a_scan_writes_nothing(cluster, root):
     for n in range(3):
         found = kept.map_partitions(lambda part, n: len(part) + n, n, meta=(None, "i8")).compute()
         assert found.sum() == len(expected) + 30 * n
-    assert written(client) < 2 * 1000**2  # less than one partition: numbers that were evicted
+    # Of 180 MiB that it goes through: what was evicted before the scheduler had said what it is, and numbers.
+    assert written(client) < 20 * MiB
     assert len(spilled_files(root)) > 10
 
 
