@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ckpt_spill.here import current_task, this_worker
 from ckpt_spill.jobs import is_read
-from ckpt_spill.store.partition import Identity
+from ckpt_spill.store.partition import Identity, Library
 from ckpt_spill.store.store import Store
 
 
@@ -25,6 +25,8 @@ class CleanFile(NamedTuple):
         BLAKE3 of its footer.
     columns : tuple or None
         Labels of the columns that the value has; None for everything.
+    library : {"pandas", "cudf"} or None
+        The library of which reading it made the value; None for the one that it was saved from.
     """
 
     store: Store
@@ -32,6 +34,17 @@ class CleanFile(NamedTuple):
     identity: Identity
     digest: bytes
     columns: tuple[Hashable, ...] | None
+    library: Library | None = None
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """What tells the value from those of other files, and of other readings of this one."""
+        return self.digest, self.columns, self.library
+
+    @property
+    def is_as_saved(self) -> bool:
+        """Whether the value is all that the file has, and of the library that it was saved from."""
+        return self.columns is None and self.library is None
 
 
 def note_clean(file: CleanFile) -> None:

@@ -99,19 +99,18 @@ class Reading:
         return None
 
     def _read(self, store: str, source: str | RemoteFile) -> Any:
-        columns = self._job.columns
+        columns, library = self._job.columns, self._job.backend
         identity = Identity(self._job.run.checkpoint, self._job.run.generation, self._partition)
         threads = self._settings.threads
         value = with_room(
             lambda: partition_files.read(
-                source, identity, self._digest, columns=columns, library=self._job.backend, threads=threads
+                source, identity, self._digest, columns=columns, library=library, threads=threads
             )
         )
         if self._sharing:
             self._sharing.count(source)
-        # An object of another library is not what the file holds, and would not be read again as it is.
-        if isinstance(source, str) and self._job.backend is None and (seen := self._seen[store]):
-            note_clean(CleanFile(seen, source, identity, self._digest, columns))
+        if isinstance(source, str) and (seen := self._seen[store]):
+            note_clean(CleanFile(seen, source, identity, self._digest, columns, library))
         return value
 
     # ------------------------------------------------------------------------------------------------- candidates

@@ -10,6 +10,7 @@ import tempfile
 
 import hypothesis.strategies as st
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -19,6 +20,7 @@ from ckpt_spill.spill import tier as tier_module
 from ckpt_spill.spill.host import HostSpill
 from ckpt_spill.store import partition as partition_files
 from ckpt_spill.store.partition import Identity
+from tests import host_columns
 from tests.spill_contract import KiB, OnlyDask, Unpicklable, noise, same
 from tests.test_spill_host import disk_tier
 
@@ -26,6 +28,8 @@ TARGET = 60 * KiB
 KEYS = st.sampled_from(["a", ("a", 1), ("a", 2), "b/c", b"d", 5])
 SEEDS = st.integers(0, 2**20)
 READ = Identity("checkpoint", 3, 1)
+COLUMNS = st.sampled_from([None, ("b",)])
+LIBRARIES = st.sampled_from([None, "pandas"])
 
 
 class AsDict(RuleBasedStateMachine):
@@ -89,26 +93,31 @@ class AsDict(RuleBasedStateMachine):
             self.data[key] = Unpicklable(100 * KiB)
         self.model.pop(key, None)
 
-    @rule(key=KEYS, seed=SEEDS, columns=st.booleans())
-    def read_and_set(self, key, seed, columns):
-        """A task reads a partition, all of it or a column."""
-        value, self.data.noted[key] = self.partition(seed, columns)
+    @rule(key=KEYS, seed=SEEDS, columns=COLUMNS, library=LIBRARIES)
+    def read_and_set(self, key, seed, columns, library):
+        """A task reads a partition, all of it or a column, as it was saved or as an object of another library."""
+        value, self.data.noted[key] = self.partition(seed, columns, library)
         self.data[key] = self.model[key] = value
 
-    def partition(self, seed, columns):
+    def partition(self, seed, columns, library):
         import pandas as pd
 
-        frame = pd.DataFrame({"a": noise(4, seed), "b": noise(4, seed + 1)})
+        arrays = {"a": noise(4, seed), "b": noise(4, seed + 1)}
         path = os.path.join(self.directory.name, f"{next(self.serial)}.part")
-        with open(path, "w+b") as f:
-            written = self.real(f.fileno(), frame, READ)
-        file = CleanFile(self.store, path, READ, written.digest, ("b",) if columns else None)
-        return frame[["b"]] if columns else frame, file
+        with open(path, "w+b") as f, host_columns.standing_in():
+            if library is None:
+                saved = pd.DataFrame(arrays)
+            else:  # which cannot be read as what it was saved from
+                made = [host_columns.column(pa.array(array)) for array in arrays.values()]
+                saved = host_columns.OfCudf(host_columns.frame(made, labels=pd.Index(list(arrays))))
+            written = self.real(f.fileno(), saved, READ)
+        file = CleanFile(self.store, path, READ, written.digest, columns, library)
+        return partition_files.read(path, READ, file.digest, columns=columns, library=library), file
 
-    @rule(key=KEYS, seed=SEEDS, columns=st.booleans(), evict=st.booleans())
-    def get_and_learn(self, key, seed, columns, evict):
+    @rule(key=KEYS, seed=SEEDS, columns=COLUMNS, library=LIBRARIES, evict=st.booleans())
+    def get_and_learn(self, key, seed, columns, library, evict):
         """A peer sends a partition, and the scheduler tells of it, late or twice."""
-        value, file = self.partition(seed, columns)
+        value, file = self.partition(seed, columns, library)
         self.data[key] = self.model[key] = value
         if evict:
             self.data.evict()

@@ -150,6 +150,30 @@ class TestLinks:
         memory["x"] = 1
         assert spilled_files(root) == []
 
+    @pytest.mark.parametrize("other", [{"columns": ("a",)}, {"library": "pandas"}])
+    def test_set_again_as_another_reading(self, memory, root, other):
+        """The file is the same, not what is made of it: the link of the one before is not taken for this one's."""
+        value, file = checkpointed(root)
+        for reading in (file, file._replace(**other)):
+            memory.noted["x"] = reading
+            memory["x"] = value
+            if reading is file:
+                memory.evict()
+        assert memory.tier.clean["x"] == reading
+        assert spilled_files(root) == []
+
+    def test_a_reading_as_another_library_is_no_file_of_a_checkpoint(self, memory, root):
+        """Nor that of an alias: a link of the file would be of the library that it was saved from."""
+        value, file = checkpointed(root)
+        for library, whole in (("pandas", False), (None, True)):
+            memory.noted["x"] = file._replace(library=library)
+            memory["x"] = memory["alias"] = value
+            memory.learn_alias("alias", "x")
+            while memory.evict() != -1:
+                pass
+            assert memory.spilled_total.disk == 0
+            assert [memory.tier.whole_file(key) is not None for key in ("x", "alias")] == [whole, whole]
+
     def test_an_alias_that_was_written_before_it_was_known(self, memory, root):
         """The link that it gets then is gone with it, too."""
         value, file = checkpointed(root)

@@ -79,14 +79,12 @@ class Arrivals:
                     self._worker.data.learn(key, file)
 
     def _file(self, job: ReadJob, partition: int, digest: bytes, holders: Sequence[int]) -> CleanFile | None:
-        if job.backend is not None:  # an object of another library is not what the file holds
-            return None
         seen = (store for holder in holders if (store := self._store(job.stores[holder].id)))
         if (store := next(seen, None)) is None:
             return None
         identity = Identity(job.run.checkpoint, job.run.generation, partition)
         path = store.partition_path(job.run, partition, digest)
-        return CleanFile(store, path, identity, digest, job.columns)
+        return CleanFile(store, path, identity, digest, job.columns, job.backend)
 
 
 def reads_behind(scheduler: Any, keys: Sequence[Hashable]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import math
@@ -20,9 +19,9 @@ from distributed.spill import MaxSpillExceeded, PickleError, SpilledSize
 from ckpt_spill.clean import CleanFile
 from ckpt_spill.errors import CorruptPartitionError, MissingPartitionError, ReadError, UnserializableError
 from ckpt_spill.spill.area import SpillArea
+from ckpt_spill.spill.files import Counting, created, unlink
 from ckpt_spill.store import partition as partition_files
-from ckpt_spill.store.codecs import Bytes
-from ckpt_spill.store.descriptors import OpenFile, open_regular
+from ckpt_spill.store.descriptors import open_regular
 from ckpt_spill.store.partition import CodecName, Identity
 from ckpt_spill.store.store import Store
 
@@ -102,9 +101,14 @@ class DiskTier(MutableMapping[Key, object]):
         file, packed, *_ = self._files[key]
         try:
             with context_meter.meter("disk-read", "seconds"), open_regular(file.path) as opened:
-                counting = _Counting(opened)
+                counting = Counting(opened)
                 value = partition_files.read(
-                    counting, file.identity, file.digest, columns=file.columns, threads=self._threads
+                    counting,
+                    file.identity,
+                    file.digest,
+                    columns=file.columns,
+                    library=file.library,
+                    threads=self._threads,
                 )
         except FileNotFoundError as e:
             raise MissingPartitionError(f"{file.path} is gone. {_LOST.format(key)}", path=file.path) from e
@@ -123,10 +127,10 @@ class DiskTier(MutableMapping[Key, object]):
         file = self._files.pop(key).file
         self.total_weight -= self.weight_by_key.pop(key)
         clean = self.clean.get(key)
-        if clean and (clean.digest, clean.columns) == (file.digest, file.columns):
+        if clean and clean.content == file.content:
             self.clean[key] = file  # whose link stays for the next time: the checkpoint may be deleted until then
             return
-        _unlink(file.path)
+        unlink(file.path)
 
     def share(self, key: Key, target: Key) -> bool:
         """Take the value of a key for the one that another has in a file of a checkpoint; tell whether it has.
@@ -151,7 +155,7 @@ class DiskTier(MutableMapping[Key, object]):
         file, spilled = self.clean.pop(key, None), self._files.get(key)
         goes_with_value = spilled and file and spilled.file.path == file.path
         if file and self._is_ours(file) and not goes_with_value:
-            _unlink(file.path)
+            unlink(file.path)
 
     def __contains__(self, key: object) -> bool:
         return key in self._files
@@ -168,7 +172,7 @@ class DiskTier(MutableMapping[Key, object]):
         In whatever thread this is asked: the file may go at any time.
         """
         spilled = self._files.get(key)
-        return spilled.file if spilled and spilled.is_whole and spilled.file.columns is None else None
+        return spilled.file if spilled and spilled.is_whole and spilled.file.is_as_saved else None
 
     def close(self) -> None:
         """Remove all files."""
@@ -192,7 +196,7 @@ class DiskTier(MutableMapping[Key, object]):
             try:
                 partition_files.read_footer(path, clean.identity, clean.digest)
             except BaseException:
-                _unlink(path)
+                unlink(path)
                 raise
         except (OSError, ReadError) as e:
             logger.info("%r is written when it is evicted: its file %s cannot be used: %s", key, clean.path, e)
@@ -223,7 +227,7 @@ class DiskTier(MutableMapping[Key, object]):
             except Exception as e:
                 raise PickleError(key) from e
         if nbytes > room:
-            _unlink(spilled.file.path)
+            unlink(spilled.file.path)
             raise MaxSpillExceeded(key)
         context_meter.digest_metric("disk-write", 1, "count")
         context_meter.digest_metric("disk-write", nbytes, "bytes")
@@ -249,7 +253,7 @@ class DiskTier(MutableMapping[Key, object]):
 
     def _write_to(self, area: SpillArea, value: object, *, packed: bool) -> tuple[Spilled, int]:
         path = area.new_path()
-        with _created(path) as fd:
+        with created(path) as fd:
             written = partition_files.write(
                 fd, value, IDENTITY, codec=self._codec, threads=self._threads, durable=False, prove=False
             )
@@ -265,43 +269,3 @@ def _frames_of(value: object) -> np.ndarray | None:
     except TypeError:
         return None
     return np.frombuffer(b"".join(frames), np.uint8)
-
-
-def _unlink(path: str) -> None:
-    """Remove a file, or leave it to the end of the process: that it is there harms nobody."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
-    except OSError as e:
-        logger.warning("%s stays until the worker ends: %s", path, e)
-
-
-@contextlib.contextmanager
-def _created(path: str) -> Iterator[int]:
-    """Give a descriptor of a new file, which is removed again where writing it fails."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        yield fd
-    except BaseException:
-        _unlink(path)
-        raise
-    finally:
-        os.close(fd)
-
-
-class _Counting:
-    """A partition file of which the bytes that are read are counted."""
-
-    def __init__(self, file: OpenFile) -> None:
-        self.name, self.size = file.name, file.size
-        self._file = file
-        self._counts: list[int] = []  # appending is safe in several threads
-
-    @property
-    def count(self) -> int:
-        return sum(self._counts)
-
-    def read_into(self, out: Bytes, offset: int) -> bool:
-        self._counts.append(len(out))
-        return self._file.read_into(out, offset)
