@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import multiprocessing
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +17,12 @@ from typing import Any
 import dask
 import pytest
 from distributed import Client, LocalCluster
+from distributed.utils import get_mp_context
 
 from tests.leaks import open_paths
 
+# Workers are forked from one process that has imported what they need: each of its own would take more than a second.
+FORKED = {"distributed.worker.multiprocessing-method": "forkserver"}
 # Scheduler and workers check their own state after every transition, so that a wrong use of them shows as an error.
 VALIDATE = {"distributed.scheduler.validate": True, "distributed.worker.validate": True}
 
@@ -51,9 +55,19 @@ def started(
     with (
         tempfile.TemporaryDirectory(prefix="workers-") as scratch,
         dask.config.set(VALIDATE if validate else {}),
+        forked() if kind is LocalCluster else contextlib.nullcontext(),
         kind(n_workers=n_workers, local_directory=scratch, **options) as cluster,
     ):
         yield cluster
+
+
+@contextlib.contextmanager
+def forked() -> Iterator[None]:
+    """Let workers be forked, from a process that has no more than one thread, and has not touched any GPU."""
+    with dask.config.set(FORKED):
+        get_mp_context()  # dask names what it wants to be imported once, so we do after it
+        multiprocessing.set_forkserver_preload(["distributed", "dask.dataframe", "ckpt_spill"])
+        yield
 
 
 @pytest.fixture(scope="session")

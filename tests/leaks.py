@@ -14,6 +14,11 @@ import psutil
 
 # Pools that live as long as the process, by what their threads are called: not a leak of the test that used one first.
 LASTING_POOLS = ("ckpt-spill", "Dask-Offload")
+# Processes that multiprocessing starts once, by what they are told to run.
+HELPERS = ("from multiprocessing.resource_tracker import", "from multiprocessing.forkserver import")
+
+# Sessions of processes that tests use one after the other, and of which one may have replaced some.
+lasting_sessions: set[int] = set()
 
 
 @contextlib.contextmanager
@@ -36,15 +41,20 @@ def nothing_left_behind(grace: float = 10.0) -> Iterator[None]:
 
 
 def child_processes() -> set[psutil.Process]:
-    """Return the descendants of this process, but for multiprocessing's tracker, which is started once and stays."""
+    """Return the descendants of this process, but for those that are meant to stay."""
     children = psutil.Process().children(recursive=True)
-    return {process for process in children if not is_resource_tracker(process)}
+    return {process for process in children if not is_lasting_process(process)}
 
 
-def is_resource_tracker(process: psutil.Process) -> bool:
+def is_lasting_process(process: psutil.Process) -> bool:
+    """Tell processes that tests share, and multiprocessing's tracker and server of forks, whose forks look like it."""
     try:
-        return any("multiprocessing.resource_tracker" in argument for argument in process.cmdline())
-    except psutil.Error:  # gone, or a zombie
+        if os.getsid(process.pid) in lasting_sessions:
+            return True
+        if process.ppid() != os.getpid():
+            return any("multiprocessing.resource_tracker" in argument for argument in process.cmdline())
+        return any(argument.startswith(HELPERS) for argument in process.cmdline())
+    except (psutil.Error, ProcessLookupError):  # gone, or a zombie
         return False
 
 
