@@ -9,8 +9,10 @@ import pandas as pd
 import pytest
 
 from ckpt_spill.store import frames
-from ckpt_spill.store.frames import columns, device, layout, rapids
-from ckpt_spill.store.frames.buffers import Sink
+from ckpt_spill.store.device import arrays, copies
+from ckpt_spill.store.frames import columns, layout, rapids
+from ckpt_spill.store.frames.buffers import Far, Sink
+from ckpt_spill.store.frames.parts import Parts
 from tests.through_bytes import refill
 
 #: The memory that addresses point into.
@@ -18,7 +20,7 @@ kept = []
 
 
 def fetch(windows):
-    """Read host memory by its address, as `device.to_host` does that of a device."""
+    """Read host memory by its address, as `copies.to_host` does that of a device."""
     return [np.frombuffer(ctypes.string_at(w.address, w.nbytes), np.uint8).copy() for w in windows]
 
 
@@ -64,7 +66,24 @@ def describe(table):
     description = columns.describe(columns.read(table, fetch), sink)
     text = json.dumps(description, allow_nan=False, ensure_ascii=False)
     assert not frames.needs_pickle(description)
-    return text.encode(), [buffer.tobytes() for buffer in sink.buffers]
+    return text.encode(), [contents(buffer) for buffer in sink.buffers]
+
+
+def contents(buffer):
+    return (fetch([buffer.memory])[0] if isinstance(buffer, Far) else buffer).tobytes()
+
+
+def near(table):
+    """Read a table, bulk data included."""
+    read = columns.read(table, fetch)
+    axis = read.axis._replace(columns=[_near(values) for values in read.axis.columns])
+    return read._replace(axis=axis, columns=[_near(values) for values in read.columns])
+
+
+def _near(values):
+    if not isinstance(values.array, Parts):
+        return values
+    return values._replace(array=layout.gather([layout.near(values.array)], fetch)[0])
 
 
 def opened(table, chosen=None):
@@ -88,9 +107,12 @@ class OfCupy:
         self.ptr = array.ctypes.data
 
     def __getattr__(self, name):
-        if name in {"shape", "strides", "dtype", "ndim", "size", "nbytes"}:
+        if name in {"shape", "strides", "dtype", "ndim", "size", "nbytes", "flags"}:
             return getattr(self.array, name)
         raise AttributeError(name)
+
+    def __getitem__(self, index):
+        return OfCupy(self.array[index])
 
 
 @contextlib.contextmanager
@@ -105,5 +127,6 @@ def standing_in():
         patch.setattr(rapids, "is_cudf", lambda value: isinstance(value, OfCudf) or is_cudf(value))
         patch.setattr(rapids, "is_cupy", lambda value: isinstance(value, OfCupy) or is_cupy(value))
         patch.setattr(rapids, "opened", table)
-        patch.setattr(device, "to_host", fetch)
+        patch.setattr(copies, "to_host", fetch)
+        patch.setattr(arrays, "compact", lambda array: OfCupy(array.array.copy(order="K")))
         yield

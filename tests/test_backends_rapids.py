@@ -12,9 +12,11 @@ import pytest
 from dask import delayed
 
 import ckpt_spill as cs
+from ckpt_spill.store.device import libraries
 from ckpt_spill.store.frames import columns
 from ckpt_spill.store.inline import embed, extract
 from tests import host_columns as host
+from tests import host_device
 from tests.strict import diff
 from tests.test_backends import PARTS, lose, saved
 from tests.test_frames_cudf import COLUMNS, expected
@@ -136,7 +138,7 @@ def test_frames_of_pandas_go_to_the_device(root, monkeypatch):
 
 def test_the_device_is_missed_at_once(manifest, monkeypatch):
     """RAPIDS may be installed where there is no GPU: ``rehydrate`` says so, and how the checkpoint can be opened."""
-    monkeypatch.undo()
+    monkeypatch.setattr(libraries, "check", host_device.check)
     if cupy.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(cs.ReadError, match="backend='pandas'"):

@@ -12,8 +12,10 @@ import pytest
 
 from ckpt_spill.errors import ReadError
 from ckpt_spill.store import frames
-from ckpt_spill.store.frames import columns, cudtypes, device, rapids
+from ckpt_spill.store.device import copies, libraries
+from ckpt_spill.store.frames import columns, cudtypes, rapids
 from tests import host_columns as host
+from tests import host_device
 from tests.strict import diff
 from tests.test_frames_cudf import AXES, CATEGORIES, COLUMNS, LABELS, ROWS, axis_of, expected, mangle
 from tests.through_bytes import flatten, refill
@@ -21,18 +23,6 @@ from tests.through_bytes import flatten, refill
 MISSING = importlib.util.find_spec("cudf") is None
 pytestmark = [pytest.mark.rapids, pytest.mark.skipif(MISSING, reason="needs cuDF")]
 cudf, cupy, plc = (None if MISSING else importlib.import_module(name) for name in ("cudf", "cupy", "pylibcudf"))
-
-
-class Memory:
-    """What `device.to_device` returns, but in host memory."""
-
-    def __init__(self, memory):
-        self.memory = memory.copy()
-        self.ptr, self.size = self.memory.ctypes.data, memory.nbytes
-
-    @property
-    def __cuda_array_interface__(self):
-        return {"data": (self.ptr, False), "shape": (self.size,), "strides": None, "typestr": "|u1", "version": 3}
 
 
 def on_host(array):
@@ -46,24 +36,19 @@ def on_host(array):
 
 
 @pytest.fixture(autouse=True)
-def host_for_device(monkeypatch):
-    monkeypatch.setattr(device, "check", lambda: None)
-    monkeypatch.setattr(device, "to_host", host.fetch)
-    monkeypatch.setattr(device, "to_device", Memory)
-    monkeypatch.setattr(device, "to_array", on_host)
+def host_for_device():
+    with host_device.standing_in(cupy=True):
+        yield
 
 
 def numpy_of(array):
     """See the memory of an array of CuPy's that lies in host memory."""
-    low = sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True) if s < 0)
-    high = sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True) if s > 0) + array.itemsize
-    memory = host.fetch([frames.layout.Window(array.data.ptr + low, high - low if array.size else 0)])[0]
-    return np.ndarray(array.shape, array.dtype, memory, -low if array.size else 0, array.strides)
+    return host_device.on_host(array).copy(order="K")
 
 
 def made(table):
     """Make a cuDF object of a table of host columns."""
-    return rapids.build(columns.read(table, host.fetch))
+    return rapids.build(host.near(table))
 
 
 def content(value):
@@ -297,7 +282,7 @@ def test_without_a_gpu_the_way_out_is_named(name, monkeypatch):
     """RAPIDS can be installed where there is no GPU: reading what came from one says how it can be read."""
     values = {"frame": made(host.frame([host.column(pa.array([1]))])), "array": on_host(np.ones(3)), "pandas": [1]}
     text, contents = flatten(values[name])
-    monkeypatch.undo()
+    monkeypatch.setattr(libraries, "check", host_device.check)
     with pytest.raises(ReadError, match="backend='pandas'"):
         refill(text, contents, None, "cudf")
 
@@ -309,7 +294,7 @@ def test_what_fails_on_the_device_is_no_fault_of_the_file(monkeypatch):
     def fail(memory):
         raise RuntimeError("cudaErrorIllegalAddress")
 
-    monkeypatch.setattr(device, "to_device", fail)
+    monkeypatch.setattr(copies, "to_device", fail)
     with pytest.raises(ReadError, match="cudaErrorIllegalAddress"):
         refill(text, contents)
 

@@ -132,6 +132,10 @@ def read_by_the_specification(content):
     assert footer["version"] == version
     at, buffers = 16, []
     for buffer in footer["buffers"]:
+        start, at = at, buffer.get("at", at)
+        assert at == start or at % 4096 == 0
+        assert 0 <= at - start < 4096
+        assert not any(content[start:at])
         raw, digests = b"", b""
         for size, crc in zip(buffer["stored"], buffer["crc32c"], strict=True):
             stored = content[at : at + size]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from ckpt_spill.errors import CorruptPartitionError
 from ckpt_spill.store import blocks, choice, descriptors, footer, partition, write_back
 from ckpt_spill.store.choice import Choice
-from ckpt_spill.store.footer import BLOCK, HEADER, HEADER_SIZE, TRAILER_SIZE, Identity
+from ckpt_spill.store.footer import BLOCK, HEADER, HEADER_SIZE, PAGE, TRAILER_SIZE, Identity
 from ckpt_spill.store.partition import read, read_footer, verify, write
 from tests.leaks import open_paths
 from tests.strict import diff
@@ -172,7 +172,7 @@ class TestSize:
     def test_footer_of_a_large_buffer(self):
         """Ten gigabytes have a footer of less than 300 kB."""
         count = 10_000
-        big = footer.Buffer(count * BLOCK, "zstd", 8, (654_321,) * count, (0xFFFFFFFF,) * count, bytes(32))
+        big = footer.Buffer(HEADER_SIZE, count * BLOCK, "zstd", 8, (654_321,) * count, (0xFFFFFFFF,) * count, bytes(32))
         assert len(footer.pack(footer.Footer(IDENTITY, {}, BLOCK, (big,)))) < 300_000
 
     def test_memory_of_writing(self, path):
@@ -274,7 +274,7 @@ class TestDamage:
         value = np.random.default_rng(1).random(BLOCK)
         digest = save(path, value, codec="none").digest
         with open(path, "r+b") as file:
-            file.seek(HEADER_SIZE + 5 * BLOCK + 100)
+            file.seek(PAGE + 5 * BLOCK + 100)
             file.write(b"\0\0\0\0\0\0\0\0")
         error = assert_corrupt(path, digest, match="buffer 0, block 5, fails its CRC-32C")
         assert (error.buffer, error.block) == (0, 5)
@@ -283,8 +283,8 @@ class TestDamage:
         """Blocks of equal size in each other's place are found out."""
         digest = save(path, np.arange(BLOCK), codec="none").digest
         content = content_of(path)
-        first, second = content[16 : 16 + BLOCK], content[16 + BLOCK : 16 + 2 * BLOCK]
-        overwrite(path, content[:16] + second + first + content[16 + 2 * BLOCK :])
+        first, second = content[PAGE : PAGE + BLOCK], content[PAGE + BLOCK : PAGE + 2 * BLOCK]
+        overwrite(path, content[:PAGE] + second + first + content[PAGE + 2 * BLOCK :])
         assert_corrupt(path, digest, match="block 0")
 
     def test_missing(self, path):

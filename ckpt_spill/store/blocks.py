@@ -15,7 +15,7 @@ from crc32c import crc32c
 from ckpt_spill.store.choice import Choice
 from ckpt_spill.store.codecs import Bytes, CodecError, as_bytes, decode, encode, scratch
 from ckpt_spill.store.descriptors import Source
-from ckpt_spill.store.footer import BLOCK, HEADER_SIZE, Footer, block_sizes
+from ckpt_spill.store.footer import BLOCK, Footer, block_sizes
 from ckpt_spill.store.spare import copied, release
 
 _RUN = 4 << 20
@@ -35,13 +35,14 @@ class BlockError(ValueError):
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes `start` to `stop` of a buffer: one block that is still to be encoded."""
+    """Bytes `start` to `stop` of an array: one block that is still to be encoded; then `used` is called, if given."""
 
     buffer: int
     array: npt.NDArray[Any]
     choice: Choice
     start: int
     stop: int
+    used: Callable[[], None] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -70,6 +71,14 @@ def cut(buffer: int, array: npt.NDArray[Any], choice: Choice, block: int) -> Ite
 
 def encode_piece(piece: Piece) -> Block:
     """Compress and hash one block. Runs in any thread."""
+    try:
+        return _encode_piece(piece)
+    finally:
+        if piece.used:
+            piece.used()
+
+
+def _encode_piece(piece: Piece) -> Block:
     data = encode(_gather(piece.array, piece.start, piece.stop), piece.choice.codec, piece.choice.width)
     written = None
     if isinstance(data, memoryview):
@@ -124,18 +133,17 @@ class Run:
 
 def runs(footer: Footer, outs: Mapping[int, Bytes | None], hashed: frozenset[int]) -> Iterator[Run]:
     """Locate the blocks of the buffers in `outs`."""
-    offset = HEADER_SIZE
     step = max(_RUN // footer.block, 1)
-    for number, buffer in enumerate(footer.buffers):
-        raw = block_sizes(buffer.length, footer.block) if number in outs else []
-        out = outs.get(number)
+    for number in sorted(outs):
+        buffer, out = footer.buffers[number], outs[number]
+        raw = block_sizes(buffer.length, footer.block)
         for first in range(0, len(raw), step):
             blocks = slice(first, first + step)
             start = first * footer.block
             yield Run(
                 buffer=number,
                 first=first,
-                offset=offset + sum(buffer.stored[:first]),
+                offset=buffer.offset + sum(buffer.stored[:first]),
                 stored=buffer.stored[blocks],
                 crcs=buffer.crcs[blocks],
                 raw=raw[blocks],
@@ -144,7 +152,6 @@ def runs(footer: Footer, outs: Mapping[int, Bytes | None], hashed: frozenset[int
                 out=None if out is None else out[start : start + sum(raw[blocks])],
                 hashed=number in hashed,
             )
-        offset += sum(buffer.stored)
 
 
 def read_run(file: Source, run: Run) -> list[bytes]:
@@ -176,3 +183,22 @@ def read_run(file: Source, run: Run) -> list[bytes]:
                 raise BlockError(f"does not decode: {error}", run.buffer, k) from error
         at, to = at + stored, to + raw
     return digests
+
+
+def read_stored(file: Source, run: Run) -> Bytes:
+    """Read and check one run, and give it as it is stored. Runs in any thread.
+
+    Raises
+    ------
+    BlockError
+        A block fails its checksum.
+    """
+    stored = np.empty(sum(run.stored), np.uint8)
+    if not file.read_into(stored, run.offset):
+        raise BlockError("ends before its last block", run.buffer, run.first)
+    at = 0
+    for k, (size, crc) in enumerate(zip(run.stored, run.crcs, strict=True), run.first):
+        if crc32c(stored.data[at : at + size]) != crc:
+            raise BlockError("fails its CRC-32C", run.buffer, k)
+        at += size
+    return stored

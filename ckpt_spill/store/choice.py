@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,22 @@ class Choice:
 
 
 RAW = Choice("none", 1)
+
+
+class Sampled(Protocol):
+    """An array that is not at hand, but a sample of it is."""
+
+    @property
+    def nbytes(self) -> int:
+        """Length in bytes."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the numbers in it, as far as their width."""
+
+    @property
+    def sample(self) -> Bytes:
+        """What `sample` would take of it."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +116,18 @@ class Disk:
 
 
 def choose(
-    array: npt.NDArray[Any], codec: CodecName, *, threads: int, bandwidth: float, byte_price: float = BYTE_PRICE
+    array: npt.NDArray[Any] | Sampled,
+    codec: CodecName,
+    *,
+    threads: int,
+    bandwidth: float,
+    byte_price: float = BYTE_PRICE,
 ) -> Choice:
     """Choose how to store `array`.
 
     Parameters
     ----------
-    array : one-dimensional array
+    array : one-dimensional array, or Sampled
         Any fixed-size dtype, any stride; its item size proposes the width of the shuffle.
     codec : str
         ``"zstd"`` and ``"lz4"`` are taken as asked for, and only the shuffle is chosen.
@@ -119,7 +140,7 @@ def choose(
     """
     if codec == "none" or array.nbytes < _TINY:
         return RAW
-    sampled = sample(array)
+    sampled = sample(array) if isinstance(array, np.ndarray) else array.sample
     codecs = CODECS if codec == "auto" else [codec]
     trials = [try_out(sampled, name, width) for name in codecs for width in widths(array.dtype)]
     if codec == "auto":
@@ -133,13 +154,19 @@ def widths(dtype: np.dtype[Any]) -> list[int]:
 
 
 def sample(array: npt.NDArray[Any]) -> Bytes:
-    """Take four pieces of an array, together a sixty-fourth of it but 32 KiB at least and 256 at most."""
-    piece = min(max(array.nbytes // 64 // _PIECES, _SMALLEST_PIECE), _LARGEST_PIECE)
-    count = max(piece // array.itemsize, 1)
-    if len(array) <= _PIECES * count:
-        return as_bytes(np.ascontiguousarray(array))
-    starts = [(len(array) - count) * k // (_PIECES - 1) for k in range(_PIECES)]
-    return as_bytes(np.concatenate([array[start : start + count] for start in starts]))
+    """Take a sample of an array."""
+    parts = [array[start:stop] for start, stop in sample_ranges(len(array), array.itemsize)]
+    return as_bytes(np.ascontiguousarray(parts[0]) if len(parts) == 1 else np.concatenate(parts))
+
+
+def sample_ranges(length: int, itemsize: int) -> list[tuple[int, int]]:
+    """Place four pieces in an array, together a sixty-fourth of it but 32 KiB at least and 256 at most."""
+    piece = min(max(length * itemsize // 64 // _PIECES, _SMALLEST_PIECE), _LARGEST_PIECE)
+    count = max(piece // itemsize, 1)
+    if length <= _PIECES * count:
+        return [(0, length)]
+    starts = [(length - count) * k // (_PIECES - 1) for k in range(_PIECES)]
+    return [(start, start + count) for start in starts]
 
 
 def try_out(sampled: Bytes, codec: str, width: int) -> Trial:

@@ -124,6 +124,19 @@ class Writer:
         if self._bytes >= _BATCH_BYTES or len(self._batch) >= _BATCH_PIECES:
             self._flush()
 
+    def align(self, page: int) -> None:
+        """Go on at a multiple of `page` bytes."""
+        if missing := -self.written % page:
+            self.write(bytes(missing))
+
+    def write_by(self, write: Callable[[int, int], None], nbytes: int) -> None:
+        """Let `write` put the next bytes there, given descriptor and offset."""
+        self._flush()
+        start = time.perf_counter()
+        write(self._fd, self.written)
+        self.written += nbytes
+        self.seconds += time.perf_counter() - start
+
     def finish(self) -> None:
         """Write what is left and, if durable, wait until everything is on the disk."""
         self._flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -14,6 +15,8 @@ from ckpt_spill.store.codecs import CODECS, WIDTHS
 
 VERSION = 1
 BLOCK = 1 << 20
+PAGE = 1 << 12
+"""Storage that goes past the page cache moves whole pages: long raw buffers begin with one."""
 LARGEST_BLOCK = 1 << 24
 
 MAGIC = b"\x89CKP\r\n\x1a\n"
@@ -60,6 +63,8 @@ class Buffer:
 
     Attributes
     ----------
+    offset : int
+        Where in the file its first block begins.
     length : int
         Raw bytes.
     codec : str
@@ -74,12 +79,23 @@ class Buffer:
         `tree_digest` of the stored blocks.
     """
 
+    offset: int
     length: int
     codec: str
     width: int
     stored: tuple[int, ...]
     crcs: tuple[int, ...]
     digest: bytes
+
+    @property
+    def end(self) -> int:
+        """Where in the file its last block ends."""
+        return self.offset + sum(self.stored)
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the stored bytes are the raw bytes, in one piece."""
+        return sum(self.stored) == self.length
 
 
 @dataclass(frozen=True)
@@ -107,6 +123,14 @@ class Footer:
         """Raw bytes of all buffers."""
         return sum(buffer.length for buffer in self.buffers)
 
+    def gaps(self) -> Iterator[tuple[int, int]]:
+        """Give where padding begins and ends."""
+        end = HEADER_SIZE
+        for buffer in self.buffers:
+            if buffer.offset != end:
+                yield end, buffer.offset
+            end = buffer.end
+
 
 def block_sizes(length: int, block: int) -> list[int]:
     """Raw sizes of the blocks of a buffer."""
@@ -131,6 +155,7 @@ def trailer(packed: bytes) -> bytes:
 
 def _as_json(footer: Footer) -> dict[str, Any]:
     identity = footer.identity
+    aligned = {start for _, start in footer.gaps()}
     return {
         "version": VERSION,
         "checkpoint": identity.checkpoint,
@@ -140,6 +165,7 @@ def _as_json(footer: Footer) -> dict[str, Any]:
         "value": footer.description,
         "buffers": [
             {
+                **({"at": buffer.offset} if buffer.offset in aligned else {}),
                 "length": buffer.length,
                 **({"codec": buffer.codec} if buffer.codec != "none" else {}),
                 **({"shuffle": buffer.width} if buffer.width != 1 else {}),
@@ -199,18 +225,30 @@ def unpack(packed: bytes, size: int) -> Footer:
         ),
         description=_a(dict, fields["value"], "value"),
         block=block,
-        buffers=tuple(_buffer(entry, block) for entry in _a(list, fields["buffers"], "buffers")),
+        buffers=tuple(_buffers(_a(list, fields["buffers"], "buffers"), block)),
     )
-    expected = HEADER_SIZE + sum(sum(buffer.stored) for buffer in footer.buffers) + len(packed) + TRAILER_SIZE
+    end = footer.buffers[-1].end if footer.buffers else HEADER_SIZE
+    expected = end + len(packed) + TRAILER_SIZE
     if expected != size:
         _fail(f"has {size} bytes where its footer tells of {expected}")
     return footer
 
 
-def _buffer(entry: Any, block: int) -> Buffer:
+def _buffers(entries: list[Any], block: int) -> Iterator[Buffer]:
+    end = HEADER_SIZE
+    for entry in entries:
+        buffer = _buffer(entry, block, end)
+        end = buffer.end
+        yield buffer
+
+
+def _buffer(entry: Any, block: int, end: int) -> Buffer:
     """Read one entry of the buffer table, so that no later step can be led to allocate or read out of bounds."""
-    fields = {"codec": "none", "shuffle": 1} | _a(dict, entry, "buffer")
-    _fields(fields, "buffer", "length", "codec", "shuffle", "stored", "crc32c", "blake3")
+    fields = {"at": end, "codec": "none", "shuffle": 1} | _a(dict, entry, "buffer")
+    _fields(fields, "buffer", "at", "length", "codec", "shuffle", "stored", "crc32c", "blake3")
+    offset = _integer(fields["at"], "place", end, end + PAGE - 1)
+    if offset != end and offset % PAGE:
+        _fail("has a buffer that begins neither with a page nor where the one before ends")
     length = _integer(fields["length"], "length")
     codec = fields["codec"]
     if codec not in ("none", *CODECS):
@@ -225,6 +263,7 @@ def _buffer(entry: Any, block: int) -> Buffer:
     for size, raw in zip(stored, block_sizes(length, block), strict=True):
         _integer(size, "stored size", -(-raw // ratio), raw)
     return Buffer(
+        offset=offset,
         length=length,
         codec=codec,
         width=width,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,15 +18,16 @@ from blake3 import blake3
 from crc32c import crc32c
 
 from ckpt_spill.errors import CorruptPartitionError, UnserializableError
-from ckpt_spill.store import blocks, descriptors, footer, frames
-from ckpt_spill.store.choice import BYTE_PRICE, BYTE_PRICE_OF_SPILLS, Choice, CodecName, Disk, choose
+from ckpt_spill.store import blocks, descriptors, footer, frames, inbound, writing
+from ckpt_spill.store.choice import BYTE_PRICE, BYTE_PRICE_OF_SPILLS, CodecName, Disk, choose
 from ckpt_spill.store.codecs import Bytes
 from ckpt_spill.store.descriptors import NotRegularError, Source, open_regular, read_bytes
-from ckpt_spill.store.footer import Buffer, Footer, Identity
+from ckpt_spill.store.device.paths import ANY, Paths
+from ckpt_spill.store.footer import Footer, Identity
 from ckpt_spill.store.frames import Library
 from ckpt_spill.store.pool import ordered
 
-__all__ = ["CodecName", "Footer", "Identity", "Library", "Written", "read", "read_footer", "verify", "write"]
+__all__ = ["CodecName", "Footer", "Identity", "Library", "Paths", "Written", "read", "read_footer", "verify", "write"]
 
 # Below this, handing work to other threads costs more than it saves.
 _SMALL = 2 << 20
@@ -51,12 +52,15 @@ class Written:
         BLAKE3-256 of the footer, and through it of every byte of the value.
     proven : bool
         Whether it is certain that the value can be loaded again; False only of what was written without proof.
+    direct_nbytes : int
+        How many of the raw bytes went directly from a device to the file; 0 where that is not known.
     """
 
     nbytes: int
     stored_nbytes: int
     digest: bytes
     proven: bool = True
+    direct_nbytes: int = field(default=0, compare=False)
 
 
 def write(
@@ -68,6 +72,7 @@ def write(
     threads: int = 1,
     durable: bool = True,
     prove: bool = True,
+    paths: Paths = ANY,
 ) -> Written:
     """Write a value as a partition file.
 
@@ -85,7 +90,9 @@ def write(
     durable : bool
         Whether the data has to be on the disk when this returns.
     prove : bool
-        As for `frames.encode`.
+        As for `frames.encoding`.
+    paths : Paths
+        By which ways bytes may come from a device.
 
     Raises
     ------
@@ -94,14 +101,15 @@ def write(
     OSError
         As it came from the system. In every case what was written so far is no valid file.
     """
-    encoded = frames.encode(value, prove=prove)
-    nbytes = sum(array.nbytes for array in encoded.buffers)
     out = descriptors.Writer(fd, durable=durable)
     out.write(footer.HEADER)
-    threads, disk = _threads(threads, nbytes), _disk if durable else _page_cache
+    disk = _disk if durable else _page_cache
     price = BYTE_PRICE if durable else BYTE_PRICE_OF_SPILLS
-    decide = partial(choose, codec=codec, threads=threads, bandwidth=disk.bandwidth, byte_price=price)
-    table = _write_buffers(out, encoded.buffers, decide, threads)
+    with frames.encoding(value, prove=prove) as encoded:
+        nbytes = sum(buffer.nbytes for buffer in encoded.buffers)
+        threads = _threads(threads, nbytes)
+        decide = partial(choose, codec=codec, threads=threads, bandwidth=disk.bandwidth, byte_price=price)
+        table, direct = writing.write_buffers(out, encoded.buffers, decide, threads, paths)
     packed = footer.pack(Footer(identity, encoded.description, footer.BLOCK, table))
     if len(packed) > footer.LARGEST_FOOTER:
         raise UnserializableError(f"The description of this {type(value).__name__} takes {len(packed)} bytes.")
@@ -109,39 +117,7 @@ def write(
     out.write(footer.trailer(packed))
     out.finish()
     disk.wrote(out.written, out.seconds)
-    return Written(nbytes, out.written, blake3(packed).digest(), encoded.proven)
-
-
-def _write_buffers(
-    out: descriptors.Writer, arrays: Sequence[Any], decide: Callable[[Any], Choice], threads: int
-) -> tuple[Buffer, ...]:
-    """Encode all buffers, a few blocks ahead of writing them, and return the table of them."""
-    choices: list[Choice] = []
-    stored: list[list[tuple[int, int, bytes]]] = [[] for _ in arrays]
-
-    def cut(deciding: Iterator[Choice]) -> Iterator[blocks.Piece]:
-        for number, choice in enumerate(deciding):
-            choices.append(choice)
-            yield from blocks.cut(number, arrays[number], choice, footer.BLOCK)
-
-    with (
-        closing(ordered(decide, arrays, weight=_nbytes, threads=threads)) as deciding,
-        closing(ordered(blocks.encode_piece, cut(deciding), weight=_nbytes, threads=threads)) as encoding,
-    ):
-        for block in encoding:
-            out.write(block.data, block.written)
-            stored[block.buffer].append((len(block.data), block.crc, block.digest))
-    return tuple(
-        Buffer(
-            length=array.nbytes,
-            codec=choice.codec,
-            width=choice.width,
-            stored=tuple(size for size, _, _ in facts),
-            crcs=tuple(crc for _, crc, _ in facts),
-            digest=footer.tree_digest([digest for _, _, digest in facts]),
-        )
-        for array, choice, facts in zip(arrays, choices, stored, strict=True)
-    )
+    return Written(nbytes, out.written, blake3(packed).digest(), encoded.proven, direct)
 
 
 def read(
@@ -152,6 +128,7 @@ def read(
     columns: Sequence[Hashable] | None = None,
     library: Library | None = None,
     threads: int = 1,
+    paths: Paths = ANY,
 ) -> Any:
     """Read a value, or some columns of it.
 
@@ -169,6 +146,8 @@ def read(
         Make objects of pandas and numpy, or of cuDF and CuPy; by default, of the library that they were saved from.
     threads : int
         Size of the pool that decompresses.
+    paths : Paths
+        By which ways bytes may come to a device.
 
     Raises
     ------
@@ -183,9 +162,12 @@ def read(
     with _opened(path) as file:
         found, _ = _read_footer(file, identity, digest)
         lengths = [buffer.length for buffer in found.buffers]
+        ways = inbound.Ways(file, found, paths, threads)
         with _described():
-            decoding = frames.decoding(found.description, lengths, columns, library)
+            decoding = frames.decoding(found.description, lengths, columns, library, ways)
         _read_buffers(file, found, decoding.destinations, decoding.pickled, threads)
+        for number, memory in decoding.far.items():
+            ways.read(number, memory)
         with _described():
             return decoding.value()
 
@@ -218,6 +200,9 @@ def verify(
         found, digest = _read_footer(file, identity, digest)
         everything = range(len(found.buffers))
         _read_buffers(file, found, dict.fromkeys(everything), frozenset(everything), threads)
+        for start, stop in found.gaps():
+            if any(read_bytes(file, stop - start, start)):
+                raise footer.FormatError(f"has padding at {start} that is not zeros")
     return Written(sum(buffer.length for buffer in found.buffers), file.size, digest)
 
 
@@ -248,7 +233,7 @@ def _read_buffers(
     threads = _threads(threads, sum(found.buffers[number].length for number in outs))
     todo, names = itertools.tee(blocks.runs(found, outs, hashed))
     digests: dict[int, list[bytes]] = {number: [] for number in hashed & outs.keys()}
-    with closing(ordered(partial(blocks.read_run, file), todo, weight=_nbytes, threads=threads)) as reading:
+    with closing(ordered(partial(blocks.read_run, file), todo, weight=writing.nbytes_of, threads=threads)) as reading:
         for run, hashes in zip(names, reading, strict=True):
             if run.hashed:
                 digests[run.buffer] += hashes
@@ -280,10 +265,6 @@ def _opened(path: str | os.PathLike[str] | Source) -> Iterator[Source]:
         ) from error
     except (footer.FormatError, NotRegularError) as error:
         raise CorruptPartitionError(f"{where} {error}", path=where, buffer=None, block=None) from error
-
-
-def _nbytes(item: Any) -> int:
-    return int(item.nbytes)
 
 
 def _threads(threads: int, nbytes: int) -> int:

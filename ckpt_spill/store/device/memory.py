@@ -42,3 +42,8 @@ def allocate(nbytes: int) -> Memory:
     """
     buffer = importlib.import_module("rmm").DeviceBuffer(size=nbytes)
     return Memory(buffer.ptr, nbytes, buffer)
+
+
+def settle() -> None:
+    """Wait for all that was started on this thread's device, in whatever stream."""
+    importlib.import_module("cupy").cuda.runtime.deviceSynchronize()

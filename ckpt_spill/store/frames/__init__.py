@@ -7,43 +7,47 @@ from; everything else is a pickle. The words are a file format: see docs/format-
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
+from ckpt_spill.store.device import copies
 from ckpt_spill.store.frames import values
-from ckpt_spill.store.frames.buffers import Sink, Source
+from ckpt_spill.store.frames.buffers import Far, Sink, Source
 from ckpt_spill.store.frames.frame import NoColumnsError, UnknownColumnError
 from ckpt_spill.store.frames.pickled import needs_pickle
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
+    from collections.abc import Container, Hashable, Iterator, Sequence
 
     import numpy as np
 
     from ckpt_spill.store.frames.buffers import Description
 
-__all__ = ["Decoding", "Encoded", "Library", "decoding", "encode", "needs_pickle"]
+__all__ = ["Decoding", "Encoded", "Far", "Library", "decoding", "encode", "encoding", "needs_pickle"]
 
 Library = Literal["pandas", "cudf"]
 """What to make of frames; of arrays, the same words stand for numpy and CuPy."""
 
 
-class Encoded(NamedTuple):
+B = TypeVar("B")
+
+
+class Encoded(NamedTuple, Generic[B]):
     """A value as JSON and bytes.
 
     Attributes
     ----------
     description : dict
         Made of dict, list, str, int, finite float, bool and None only.
-    buffers : list of numpy.ndarray
+    buffers : list of numpy.ndarray or Far
         One-dimensional, of any stride, of a dtype without objects. Views of the value's own memory where possible: the
         value must not be changed before they have been written. The item size is the width of one number, as a filter
-        may want to know it.
+        may want to know it. Of objects on a device the bulk data is still there.
     proven : bool
         Whether all pickles in it are known to load.
     """
 
     description: Description
-    buffers: list[np.ndarray]
+    buffers: list[B]
     proven: bool
 
 
@@ -54,12 +58,15 @@ class Decoding:
     ----------
     destinations : dict of int to numpy.ndarray
         By number, the buffers that are needed: one-dimensional, contiguous, writable, of bytes. Fill all of them.
+    far : dict of int to Memory
+        The same for those that are needed on a device, of those that were said to be readable there.
     pickled : frozenset of int
         Those of them that are parts of a pickle: `value` runs whatever they contain.
     """
 
     def __init__(self, source: Source, plan: Any) -> None:
         self.destinations = source.destinations
+        self.far = source.far
         self.pickled = frozenset(source.pickled)
         self._plan = plan
 
@@ -75,8 +82,9 @@ class Decoding:
             return self._plan()
 
 
-def encode(value: Any, *, prove: bool = True) -> Encoded:
-    """Describe a value.
+@contextlib.contextmanager
+def encoding(value: Any, *, prove: bool = True) -> Iterator[Encoded[np.ndarray | Far]]:
+    """Describe a value. Buffers that are on a device hold inside the context.
 
     Parameters
     ----------
@@ -92,8 +100,17 @@ def encode(value: Any, *, prove: bool = True) -> Encoded:
         type, and the column if the value is a frame.
     """
     sink = Sink(prove=prove)
-    description = values.describe(value, sink)
-    return Encoded(description, sink.buffers, sink.proven)
+    with sink.access:
+        description = values.describe(value, sink)
+        yield Encoded(description, sink.buffers, sink.proven)
+
+
+def encode(value: Any) -> Encoded[np.ndarray]:
+    """Describe a value, with all buffers on the host; as `encoding` otherwise."""
+    with encoding(value) as encoded:
+        description, buffers, proven = encoded
+        fetched = iter(copies.to_host([buffer.memory for buffer in buffers if isinstance(buffer, Far)]))
+        return Encoded(description, [next(fetched) if isinstance(b, Far) else b for b in buffers], proven)
 
 
 def decoding(
@@ -101,6 +118,7 @@ def decoding(
     lengths: Sequence[int],
     columns: Sequence[Hashable] | None = None,
     library: Library | None = None,
+    straight: Container[int] = (),
 ) -> Decoding:
     """Prepare to read a value: nothing is unpickled here.
 
@@ -115,6 +133,8 @@ def decoding(
         times, all columns come.
     library : {"pandas", "cudf"}, optional
         Make objects of pandas and numpy, or of cuDF and CuPy; by default, of the library that they were saved from.
+    straight : container of int, optional
+        Numbers of the buffers that can be read into memory of a device.
 
     Raises
     ------
@@ -127,7 +147,7 @@ def decoding(
     ReadError
         The library cannot be imported here.
     """
-    source = Source(lengths)
+    source = Source(lengths, straight)
     if columns is not None and not ("pickle" in description or description.get("kind") == "frame"):
         raise NoColumnsError(f"columns of a value of kind {description.get('kind')!r} were asked for: it has none")
     with _one_error():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,25 +16,48 @@ if TYPE_CHECKING:
     from ckpt_spill.store.frames.buffers import Description, Plan
 
 
+class Maker(NamedTuple):
+    """How arrays of a library are made: take memory for a buffer, show it in C order, and repeat along axes."""
+
+    take: Callable[[Source, int], Any]
+    view: Callable[[Any, list[int], np.dtype], Any]
+    broadcast: Callable[[Any, tuple[int, ...]], Any]
+
+
+_NUMPY = Maker(Source.take, lambda memory, shape, dtype: np.ndarray(shape, dtype, memory), np.broadcast_to)
+
+
 def describe(array: np.ndarray, sink: Sink) -> Description:
     """Describe an array; one of objects, or of a subclass, by its pickle."""
     if type(array) is not np.ndarray or (array.size and not dtypes.is_raw(array.dtype)):
         return pickled.describe(array, sink)
-    found: Description = {"kind": "array", "dtype": dtypes.describe(array.dtype, sink), "shape": list(array.shape)}
     once = [axis for axis in range(array.ndim) if array.shape[axis] > 1 and array.strides[axis] == 0]
-    if once and not array.flags.writeable:
-        found["once"] = once
-        array = array[tuple(slice(0, 1) if axis in once else slice(None) for axis in range(array.ndim))]
-    axes = order(array)
-    if axes != sorted(axes):
-        found["order"] = axes
+    if array.flags.writeable:
+        once = []
+    stored = head(array, once) if once else array
+    found = words(array, once, order(stored), sink)
     if dtypes.is_raw(array.dtype):
         # A view wherever the items are evenly spaced; numpy copies otherwise.
-        found["buffer"] = sink.add(array.transpose(axes).reshape(-1))
+        found["buffer"] = sink.add(stored.transpose(order(stored)).reshape(-1))
     return found
 
 
-def plan(description: Description, source: Source) -> Plan:
+def words(array: Any, once: list[int], axes: list[int], sink: Sink) -> Description:
+    """Describe an array of numpy's or CuPy's without its items, given its order and the axes that are stored once."""
+    found: Description = {"kind": "array", "dtype": dtypes.describe(array.dtype, sink), "shape": list(array.shape)}
+    if once:
+        found["once"] = once
+    if axes != sorted(axes):
+        found["order"] = axes
+    return found
+
+
+def head(array: Any, once: list[int]) -> Any:
+    """Give the first of the items along axes along which all are the same."""
+    return array[tuple(slice(0, 1) if axis in once else slice(None) for axis in range(array.ndim))]
+
+
+def plan(description: Description, source: Source, maker: Maker = _NUMPY) -> Plan:
     """Take the buffer of an array."""
     if "pickle" in description:
         return _plan_pickled(description, source)
@@ -47,17 +71,18 @@ def plan(description: Description, source: Source) -> Plan:
         if math.prod(shape):
             raise ValueError("an array that is not empty has no buffer")
         return lambda: np.empty(shape, dtypes.build(description["dtype"]))
-    memory = source.take(description["buffer"])
+    number = description["buffer"]
     if isinstance(description["dtype"], str):
-        source.expect(description["buffer"], math.prod(stored) * np.dtype(description["dtype"]).itemsize)
+        source.expect(number, math.prod(stored) * np.dtype(description["dtype"]).itemsize)
+    memory = maker.take(source, number)
     inverse = [axes.index(axis) for axis in range(len(axes))]
 
-    def build() -> np.ndarray:
+    def build() -> Any:
         dtype = dtypes.build(description["dtype"])
         if memory.nbytes != math.prod(stored) * dtype.itemsize or not dtypes.is_raw(dtype):
             raise ValueError(f"{memory.nbytes} bytes are no array of shape {tuple(stored)} and dtype {dtype}")
-        array = np.ndarray([stored[axis] for axis in axes], dtype, memory).transpose(inverse)
-        return np.broadcast_to(array, shape) if once else array
+        array = maker.view(memory, [stored[axis] for axis in axes], dtype).transpose(inverse)
+        return maker.broadcast(array, tuple(shape)) if once else array
 
     return build
 

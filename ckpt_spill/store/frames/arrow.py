@@ -105,10 +105,10 @@ def trimmed(array: Any) -> Any:
     """Return an equal array whose buffers hold little more than it shows."""
     sink = Sink()
     description = describe(array, sink)
-    source = Source([b.nbytes for b in sink.buffers])
+    source = Source([b.nbytes for b in sink.on_host])
     ready = plan(array.type, description, source)
     for number, memory in source.destinations.items():
-        memory[:] = sink.buffers[number].view(np.uint8)
+        memory[:] = sink.on_host[number].view(np.uint8)
     return ready()
 
 
@@ -185,9 +185,14 @@ def _plan_bool(_kind: Any, description: Description, source: Source) -> Any:
     return [_take(source, description["data"], _bytes_for(description["length"]))], []
 
 
+def is_text(kind: Any) -> bool:
+    """Tell text, whatever the width of its offsets, from other types."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 def offsets(array: Any) -> np.ndarray:
     """Return the offsets of an array with at least one item."""
-    every = np.frombuffer(array.buffers()[1], _offset_dtype(array.type))
+    every = np.frombuffer(array.buffers()[1], offset_dtype(array.type))
     return every[array.offset : array.offset + len(array) + 1]
 
 
@@ -200,10 +205,11 @@ def _describe_offsets(array: Any, found: Description, sink: Sink) -> tuple[int, 
 
 
 def _plan_offsets(kind: Any, description: Description, source: Source) -> Any:
-    return _take(source, description["offsets"], (description["length"] + 1) * _offset_dtype(kind).itemsize)
+    return _take(source, description["offsets"], (description["length"] + 1) * offset_dtype(kind).itemsize)
 
 
-def _offset_dtype(kind: Any) -> np.dtype:
+def offset_dtype(kind: Any) -> np.dtype:
+    """Give the dtype of the offsets of text, bytes or lists."""
     large = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_list(kind)
     return np.dtype(np.int64 if large else np.int32)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Container
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from ckpt_spill.store.device import memory as device
+from ckpt_spill.store.device.memory import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,17 +19,36 @@ Description = dict[str, Any]
 Plan = Callable[[], Any]
 
 
+class Far(NamedTuple):
+    """A buffer that is on a device, and the width of one number in it."""
+
+    memory: Memory
+    width: int
+
+    @property
+    def nbytes(self) -> int:
+        """Length in bytes."""
+        return self.memory.nbytes
+
+
 class Sink:
     """Collects the buffers of the value that is being described.
 
     ``where`` names the part at hand for error messages, with a trailing colon and space; empty for the whole value.
-    ``proven`` tells whether all pickles are known to load, without ``prove`` just those that always do.
+    ``proven`` tells whether all pickles are known to load, without ``prove`` just those that always do. What ``access``
+    holds has to stay open as long as the buffers are used.
     """
 
     def __init__(self, *, prove: bool = True) -> None:
-        self.buffers: list[np.ndarray] = []
+        self.buffers: list[np.ndarray | Far] = []
+        self.access = contextlib.ExitStack()
         self.where = ""
         self.prove, self.proven = prove, True
+
+    @property
+    def on_host(self) -> list[np.ndarray]:
+        """The buffers of a value of which none are on a device."""
+        return [buffer for buffer in self.buffers if not isinstance(buffer, Far)]
 
     @contextlib.contextmanager
     def at(self, where: str) -> Iterator[None]:
@@ -38,6 +60,11 @@ class Sink:
     def add(self, flat: np.ndarray) -> int:
         """Take a one-dimensional array, of any stride, and return its number."""
         self.buffers.append(_plain(flat))
+        return len(self.buffers) - 1
+
+    def add_far(self, memory: Memory, width: int) -> int:
+        """Take memory of a device, which stays as it is while ``access`` is open."""
+        self.buffers.append(Far(memory, width))
         return len(self.buffers) - 1
 
     def add_bytes(self, data: Any, width: int = 1) -> int:
@@ -59,11 +86,16 @@ def _plain(flat: np.ndarray) -> np.ndarray:
 
 
 class Source:
-    """Hands out the memory that buffers are to be read into, checking what a description claims about them."""
+    """Hands out the memory that buffers are to be read into, checking what a description claims about them.
 
-    def __init__(self, lengths: Sequence[int]) -> None:
+    ``straight`` has those that can be read into memory of a device.
+    """
+
+    def __init__(self, lengths: Sequence[int], straight: Container[int] = ()) -> None:
         self._lengths = lengths
+        self.straight = straight
         self.destinations: dict[int, np.ndarray] = {}
+        self.far: dict[int, Memory] = {}
         self.pickled: set[int] = set()
 
     def length(self, number: int) -> int:
@@ -81,9 +113,20 @@ class Source:
         """Return fresh memory for a buffer, of ``nbytes`` bytes if that is known from elsewhere."""
         if nbytes is not None:
             self.expect(number, nbytes)
+        if number in self.far:
+            raise ValueError(f"buffer {number} is used twice")
         if number not in self.destinations:
             self.destinations[number] = np.empty(self.length(number), np.uint8)
         return self.destinations[number]
+
+    def take_far(self, number: int, nbytes: int | None = None) -> Memory:
+        """Return fresh memory of the device for a buffer that can be read there."""
+        if nbytes is not None:
+            self.expect(number, nbytes)
+        if number in self.destinations or number in self.far:
+            raise ValueError(f"buffer {number} is used twice")
+        self.far[number] = device.allocate(self.length(number))
+        return self.far[number]
 
     def fill(self, number: int, memory: np.ndarray) -> None:
         """Have a buffer read into memory that is already there: contiguous, one-dimensional, of bytes."""

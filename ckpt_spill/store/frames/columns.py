@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ckpt_spill.store.frames import arrays, arrow, extension, index, labelled, layout, small
+from ckpt_spill.store.device.memory import Memory
+from ckpt_spill.store.frames import arrays, arrow, extension, index, labelled, layout, parts, small
 from ckpt_spill.store.frames import frame as frames
 from ckpt_spill.store.frames.buffers import Source, count
+from ckpt_spill.store.frames.parts import Parts
 from ckpt_spill.store.frames.untyped import pa
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ class Column(NamedTuple):
 
 
 class Values(NamedTuple):
-    """A column in host memory: of a categorical one, ``array`` has the codes."""
+    """A column as an Arrow array, or as the parts of one: of a categorical one, ``array`` has the codes."""
 
     array: Any
     words: Description
@@ -65,8 +67,8 @@ class Table(NamedTuple):
     unique: bool
 
 
-def read(table: Table, fetch: Callable[[list[layout.Window]], list[np.ndarray]]) -> Table:
-    """Bring a table into host memory."""
+def read(table: Table, fetch: Callable[[list[Memory]], list[np.ndarray]]) -> Table:
+    """Read the columns of a table, but for bulk data, which stays where it is."""
     found = layout.gather([_read(column) for column in (*table.axis.columns, *table.columns)], fetch)
     split = len(table.axis.columns)
     return table._replace(axis=table.axis._replace(columns=found[:split]), columns=found[split:])
@@ -74,12 +76,16 @@ def read(table: Table, fetch: Callable[[list[layout.Window]], list[np.ndarray]])
 
 def _read(column: Column) -> Reader:
     array = yield from layout.read(column.view, column.kind)
-    categories = None if column.categories is None else (yield from _read(column.categories))
-    return Values(array, column.words, categories, column.ordered)
+    if column.categories is None:
+        return Values(array, column.words)
+    codes = yield from layout.near(array)
+    categories = yield from _read(column.categories)
+    labels = yield from layout.near(categories.array)
+    return Values(codes, column.words, categories._replace(array=labels), column.ordered)
 
 
 def describe(table: Table, sink: Sink) -> Description:
-    """Describe a table that is in host memory."""
+    """Describe a table that was read."""
     with sink.at("the index"):
         axis = _describe_axis(table.axis, sink)
     if table.kind == "index":
@@ -90,11 +96,11 @@ def describe(table: Table, sink: Sink) -> Description:
         if table.labels is not None:
             found["name"] = small.describe(table.labels, sink)
     else:
-        parts = []
+        found_parts = []
         for at, (label, column) in enumerate(zip(table.labels, table.columns, strict=True)):
             with sink.at(f"column {label!r}"):
-                parts.append({"kind": "column", "at": at, "data": _describe_values(column, sink)})
-        found |= {"rows": _rows(table.axis), "parts": parts} | frames.describe_labels(table.labels)
+                found_parts.append({"kind": "column", "at": at, "data": _describe_values(column, sink)})
+        found |= {"rows": _rows(table.axis), "parts": found_parts} | frames.describe_labels(table.labels)
     return found | labelled.describe_attrs(table.attrs, sink, unique=table.unique)
 
 
@@ -112,11 +118,11 @@ def plan(description: Description, source: Source, columns: Collection[Hashable]
         name = description.get("name")
         return lambda: Table(kind, axis(), [data()], small.build(name), attrs(), unique)
     labels, chosen = frames.plan_labels(description), None
-    width, parts = frames.check_positions(description["parts"]), description["parts"]
+    width = frames.check_positions(description["parts"])
     if columns is not None:
         chosen = frames.choose(labels(), columns)
     order = range(width) if chosen is None else chosen
-    at = {part["at"]: part["data"] for part in parts if part["kind"] == "column"}
+    at = {part["at"]: part["data"] for part in description["parts"] if part["kind"] == "column"}
     values = [_plan_values(at[i], source) for i in order]
     rows = count(description["rows"])
 
@@ -169,7 +175,7 @@ def _describe_values(values: Values, sink: Sink) -> Description:
         if labels is not None:
             array = pa.DictionaryArray.from_arrays(array, labels.array, ordered=values.ordered)
             words = {"dtype": {"categories": labels.words}} if labels.words else {}
-        chunk = arrow.describe(array, sink)
+        chunk = parts.describe(array, sink) if isinstance(array, Parts) else arrow.describe(array, sink)
         return {"kind": "arrow"} | words | {"type": arrow.describe_type(array.type), "chunks": [chunk]}
     found = {
         "kind": "categorical",
@@ -183,6 +189,8 @@ def _plan_values(description: Description, source: Source) -> Callable[[], Value
     if description["kind"] == "arrow":
         extension.dtype_word(description)  # which refuses what is none
         words: Description = {word: description[word] for word in description.keys() & {"string", "dtype"}}
+        if straight := parts.plan(description, source):
+            return lambda: Values(straight(), words)
         chunked = extension.plan_chunked(description, source)
         return lambda: _values(_joined(chunked()), words)
     if description["kind"] != "categorical":

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from ckpt_spill.store.device.libraries import rapids
 from ckpt_spill.store.frames import extension
-from ckpt_spill.store.frames.untyped import pa, rapids
+from ckpt_spill.store.frames.untyped import pa
 
 if TYPE_CHECKING:
     from ckpt_spill.store.frames.buffers import Description

@@ -48,7 +48,7 @@ def describe_labels(columns: pd.Index) -> Description:
     with labels.at("the column labels"):
         found: Description = {"columns": index.describe(columns, labels, few=None)}
     if labels.buffers:
-        found["inline"] = [base64.b64encode(b.tobytes()).decode() for b in labels.buffers]
+        found["inline"] = [base64.b64encode(b.tobytes()).decode() for b in labels.on_host]
     return found
 
 

@@ -2,7 +2,7 @@
 
 The two differ in little: a bool is a byte here and a bit there, bitmaps are padded, a slice is an offset that holds for
 the children, too, and the offsets of text may have 32 or 64 bits. Nothing here calls a device: who describes a column
-is given a function that fetches memory, who makes one gets arrays to be sent.
+is given a function that fetches memory, who makes one gets arrays to be sent, or what is on the device already.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ckpt_spill.store.frames import arrow
+from ckpt_spill.store.device.memory import Memory
+from ckpt_spill.store.frames import arrow, parts
+from ckpt_spill.store.frames.parts import Parts
 from ckpt_spill.store.frames.untyped import pa
 
 if TYPE_CHECKING:
@@ -20,13 +22,6 @@ if TYPE_CHECKING:
 #: Bitmaps are as long as libcudf allocates them.
 _PADDING = 64
 _MOST_SMALL_OFFSET = (1 << 31) - 1
-
-
-class Window(NamedTuple):
-    """A piece of memory, wherever it is."""
-
-    address: int
-    nbytes: int
 
 
 class View(NamedTuple):
@@ -52,23 +47,23 @@ class Laid(NamedTuple):
     scale: int
     size: int
     null_count: int
-    data: np.ndarray | None
+    data: np.ndarray | Memory | None
     mask: np.ndarray | None
     children: list[Laid]
 
 
 if TYPE_CHECKING:
     #: Asks for pieces of memory, is sent their contents, and returns what it made of them.
-    Reader = Generator[list[Window], list[np.ndarray], Any]
+    Reader = Generator[list[Memory], list[np.ndarray], Any]
 
 
-def gather(readers: Sequence[Reader], fetch: Callable[[list[Window]], list[np.ndarray]]) -> list[Any]:
+def gather(readers: Sequence[Reader], fetch: Callable[[list[Memory]], list[np.ndarray]]) -> list[Any]:
     """Run readers side by side, so that memory is fetched as often as they are deep, not as often as there are some."""
     everything = _together(readers)
     try:
-        windows = next(everything)
+        pieces = next(everything)
         while True:
-            windows = everything.send(fetch(windows))
+            pieces = everything.send(fetch(pieces))
     except StopIteration as done:
         return list(done.value)
 
@@ -78,44 +73,57 @@ def _together(readers: Sequence[Reader]) -> Reader:
     contents: list[Any] = [None] * len(readers)
     running = list(range(len(readers)))
     while running:
-        asked: dict[int, list[Window]] = {}
+        asked: dict[int, list[Memory]] = {}
         for i in running:
             try:
                 asked[i] = readers[i].send(contents[i])
             except StopIteration as done:
                 results[i] = done.value
         if asked:
-            fetched = iter((yield [window for windows in asked.values() for window in windows]))
+            fetched = iter((yield [piece for pieces in asked.values() for piece in pieces]))
             contents = [None] * len(readers)
-            for i, windows in asked.items():
-                contents[i] = [next(fetched) for _ in windows]
+            for i, pieces in asked.items():
+                contents[i] = [next(fetched) for _ in pieces]
         running = list(asked)
     return results
 
 
 def read(view: View, kind: Any) -> Reader:
-    """Read a column as an Arrow array of a type; of text, with the offsets that it takes."""
+    """Read a column as the parts of an Arrow array of a type; of text, with the offsets that it takes.
+
+    What tells where things are is read; bulk data stays where it is, except for bools, which have to be packed.
+    """
     return _read(view, kind, 0, view.size)
+
+
+def near(array: Parts) -> Reader:
+    """Read the bulk data, too, and give an Arrow array."""
+    pieces = list(parts.far(array))
+    fetched = (yield pieces) if pieces else []
+    return parts.assemble(array, iter(fetched))
 
 
 def _read(view: View, kind: Any, start: int, length: int) -> Reader:
     """Read some rows of a column."""
     if isinstance(kind, pa.ExtensionType):
         storage = yield from _read(view, kind.storage_type, start, length)
-        return pa.ExtensionArray.from_storage(kind, storage)
+        return Parts(kind, length, children=[storage])
     nested = pa.types.is_struct(kind)
     ragged = not nested and bool(view.children)
-    if not length or pa.types.is_null(kind) or (_is_text(kind) and not ragged):
-        return pa.nulls(length, kind)
+    if not length or pa.types.is_null(kind):
+        return Parts(kind, length)
+    if arrow.is_text(kind) and not ragged:  # nothing but missing text
+        return _missing(kind, length)
     first, masked = view.offset + start, bool(view.mask and view.null_count)
-    windows = [Window(view.mask + first // 8, (first % 8 + length + 7) // 8)] if masked else []
+    asked = [Memory(view.mask + first // 8, (first % 8 + length + 7) // 8)] if masked else []
+    data: Any = None if nested or ragged else Memory(view.data + first * view.width, length * view.width)
     if ragged:
         ends = view.children[0]
-        windows.append(Window(ends.data + (ends.offset + first) * ends.width, (length + 1) * ends.width))
-    elif not nested:
-        windows.append(Window(view.data + first * view.width, length * view.width))
-    fetched = (yield windows) if windows else []
-    valid = pa.py_buffer(arrow.bits(fetched[0], first % 8, length)) if masked else None
+        asked.append(Memory(ends.data + (ends.offset + first) * ends.width, (length + 1) * ends.width))
+    elif pa.types.is_boolean(kind):
+        asked.append(data)
+    fetched = (yield asked) if asked else []
+    valid = parts.bitmap(arrow.bits(fetched[0], first % 8, length), length) if masked else None
     if ragged:
         return (yield from _read_ragged(view, kind, valid, fetched[-1].view(f"i{view.children[0].width}")))
     if nested:
@@ -123,33 +131,43 @@ def _read(view: View, kind: Any, start: int, length: int) -> Reader:
             [_read(v, kind.field(i).type, first, length) for i, v in enumerate(view.children)]
         )
         made = pa.struct([kind.field(i).with_type(child.type) for i, child in enumerate(children)])
-        return pa.Array.from_buffers(made, length, [valid], children=children)
-    data = np.packbits(fetched[-1], bitorder="little") if pa.types.is_boolean(kind) else fetched[-1]
-    return pa.Array.from_buffers(kind, length, [valid, pa.py_buffer(data)])
+        return Parts(made, length, valid, children=children)
+    if pa.types.is_boolean(kind):
+        data = np.packbits(fetched[-1], bitorder="little")
+    return Parts(kind, length, valid, data=data)
 
 
-def _read_ragged(view: View, kind: Any, valid: Any, offsets: np.ndarray) -> Reader:
+def _read_ragged(view: View, kind: Any, valid: np.ndarray | None, offsets: np.ndarray) -> Reader:
     """Read the contents of text or lists, given their offsets."""
     length, first, last = len(offsets) - 1, int(offsets[0]), int(offsets[-1])
-    large = _is_text(kind) and last - first > _MOST_SMALL_OFFSET
-    ends = pa.py_buffer((offsets - offsets[0]).astype(np.int64 if large else np.int32, copy=False))
-    if not _is_text(kind):
-        values = yield from _read(view.children[1], kind.value_type, first, last - first)
-        made = pa.list_(kind.value_field.with_type(values.type))
-        return pa.Array.from_buffers(made, length, [valid, ends], children=[values])
-    chars = (yield [Window(view.data + first, last - first)])[0]
-    array = pa.Array.from_buffers(
-        pa.large_string() if large else pa.string(), length, [valid, ends, pa.py_buffer(chars)]
-    )
-    return array if large else array.cast(kind)
+    if arrow.is_text(kind):
+        large = last - first > _MOST_SMALL_OFFSET or pa.types.is_large_string(kind)
+        made = pa.large_string() if large else kind
+        data: Any = Memory(view.data + first, last - first) if last > first else np.empty(0, np.uint8)
+        return Parts(made, length, valid, _from_0(offsets, large=large), data)
+    values = yield from _read(view.children[1], kind.value_type, first, last - first)
+    made = pa.list_(kind.value_field.with_type(values.type))
+    return Parts(made, length, valid, _from_0(offsets, large=False), children=[values])
 
 
-def _is_text(kind: Any) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+def _from_0(offsets: np.ndarray, *, large: bool) -> np.ndarray:
+    moved: np.ndarray = offsets - offsets[0]
+    return moved.astype(np.int64 if large else np.int32, copy=False)
+
+
+def _missing(kind: Any, length: int) -> Parts:
+    wide = pa.types.is_large_string(kind)
+    ends = np.zeros(length + 1, np.int64 if wide else np.int32)
+    return Parts(kind, length, np.zeros(-(-length // 8), np.uint8), ends, np.empty(0, np.uint8))
 
 
 def lay_out(array: Any) -> Laid:
-    """Lay out an Arrow array as libcudf wants it; there is no type of libcudf's for all of Arrow's."""
+    """Lay out an Arrow array as libcudf wants it; there is no type of libcudf's for all of Arrow's.
+
+    Parts may take its place that are text, or of fixed width but no bools, and have their data on a device.
+    """
+    if isinstance(array, Parts):
+        return _lay_out_parts(array)
     kind = array.type
     if isinstance(kind, pa.ExtensionType):
         return lay_out(array.storage)
@@ -158,11 +176,29 @@ def lay_out(array: Any) -> Laid:
     valid, start, length = array.buffers()[0], array.offset, len(array)
     mask = None
     if array.null_count:
-        mask = np.zeros(-(-length // (8 * _PADDING)) * _PADDING, np.uint8)
-        mask[: (length + 7) // 8] = arrow.bits(np.frombuffer(valid, np.uint8), start, length)
+        mask = _padded(arrow.bits(np.frombuffer(valid, np.uint8), start, length))
     data, children = _contents(array)
-    scale = -kind.scale if pa.types.is_decimal(kind) else 0
-    return Laid(_type_id(kind), scale, length, array.null_count, data, mask, children)
+    return Laid(_type_id(kind), _scale(kind), length, array.null_count, data, mask, children)
+
+
+def _lay_out_parts(array: Parts) -> Laid:
+    kind, ends, data = array.type, array.offsets, array.data
+    nulls = 0 if array.valid is None else parts.count_missing(array.valid, array.length)
+    mask = _padded(array.valid) if array.valid is not None and nulls else None
+    if ends is not None and isinstance(data, Memory):
+        data = data.part(int(ends[0]), int(ends[-1]))
+    children = [] if ends is None else [_lay_out_offsets(ends)]
+    return Laid(_type_id(kind), _scale(kind), array.length, nulls, data, mask, children)
+
+
+def _padded(bits: np.ndarray) -> np.ndarray:
+    mask = np.zeros(-(-len(bits) // _PADDING) * _PADDING, np.uint8)
+    mask[: len(bits)] = bits
+    return mask
+
+
+def _scale(kind: Any) -> int:
+    return -kind.scale if pa.types.is_decimal(kind) else 0
 
 
 def _contents(array: Any) -> tuple[np.ndarray | None, list[Laid]]:
@@ -170,7 +206,7 @@ def _contents(array: Any) -> tuple[np.ndarray | None, list[Laid]]:
     kind, start, length = array.type, array.offset, len(array)
     if pa.types.is_struct(kind):
         return None, [lay_out(array.field(i)) for i in range(kind.num_fields)]
-    if _is_text(kind):
+    if arrow.is_text(kind):
         if not length:
             return None, []
         offsets = arrow.offsets(array)

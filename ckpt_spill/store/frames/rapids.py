@@ -13,9 +13,12 @@ import numpy as np
 import pandas as pd
 
 from ckpt_spill.errors import ReadError
-from ckpt_spill.store.frames import cudtypes, cupyarrays, device, layout
+from ckpt_spill.store.device import copies
+from ckpt_spill.store.device.libraries import rapids
+from ckpt_spill.store.device.memory import Memory
+from ckpt_spill.store.frames import cudtypes, cupyarrays, layout
 from ckpt_spill.store.frames.columns import Axis, Column, Table, Values
-from ckpt_spill.store.frames.untyped import pa, rapids
+from ckpt_spill.store.frames.untyped import pa
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +62,7 @@ def opened(value: Any) -> Iterator[Table]:
 
 
 def build(table: Table) -> Any:
-    """Make a cuDF object of a table in host memory."""
+    """Make a cuDF object of a table in host memory, or in part on the device already."""
     cudf = rapids("cudf")
     axis = _build_axis(table.axis, cudf)
     if table.kind == "index":
@@ -160,9 +163,18 @@ def _send(laid: Laid) -> Any:
     return plc.Column(
         plc.DataType(getattr(plc.TypeId, laid.type_id), laid.scale),
         laid.size,
-        None if laid.data is None else device.to_device(laid.data),
-        None if laid.mask is None else device.to_device(laid.mask),
+        None if laid.data is None else _span(laid.data),
+        None if laid.mask is None else _span(laid.mask),
         laid.null_count,
         0,
         [_send(child) for child in laid.children],
     )
+
+
+def _span(data: np.ndarray | Memory) -> Any:
+    """Give memory to a column: as the buffer of RMM's that it is, or a part of one."""
+    memory = copies.to_device(data) if isinstance(data, np.ndarray) else data
+    buffer = memory.owner
+    if (buffer.ptr, buffer.size) == memory[:2]:
+        return buffer
+    return rapids("pylibcudf").gpumemoryview(memory)

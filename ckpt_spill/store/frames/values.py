@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from ckpt_spill.store.device import copies, libraries
 from ckpt_spill.store.frames import (
     arrays,
     columns,
     cupyarrays,
-    device,
     extension,
     frame,
     index,
@@ -19,7 +19,6 @@ from ckpt_spill.store.frames import (
     pickled,
     rapids,
     tables,
-    untyped,
 )
 
 if TYPE_CHECKING:
@@ -54,9 +53,8 @@ def describe(value: Any, sink: Sink) -> Description:
     """Describe a value."""
     describer = _DESCRIBERS.get(type(value))
     if describer is None and rapids.is_cudf(value):
-        with rapids.opened(value) as table:
-            read = columns.read(table, device.to_host)
-        return columns.describe(read, sink)
+        table = sink.access.enter_context(rapids.opened(value))
+        return columns.describe(columns.read(table, copies.to_host), sink)
     if describer is None and rapids.is_cupy(value):
         return cupyarrays.describe(value, sink)
     found = describer(value, sink) if describer else tables.describe(value, sink)
@@ -72,22 +70,21 @@ def plan(
         raise ValueError(f"a value of the unknown library {origin!r}")
     if library == "pandas" or (library is None and origin is None):
         return _plan_on_host(description, source, chosen)
-    untyped.rapids(origin or columns.CUDF)
-    device.check()
+    libraries.rapids(origin or columns.CUDF)
+    libraries.check()
     if origin is None:
         return _sent(_plan_on_host(description, source, chosen), rapids.cross)
     if origin == cupyarrays.CUPY:
-        return _sent(arrays.plan(description, source), cupyarrays.send)
+        return _sent(cupyarrays.plan(description, source), lambda array: array)
     return _sent(columns.plan(description, source, chosen), rapids.build)
 
 
 def _sent(load: Plan, send: Callable[[Any], Any]) -> Plan:
-    """Plan to send what is in host memory to the device."""
+    """Plan to make on the device what is in host memory, or there already."""
 
     def build() -> Any:
-        found = load()
-        with device.failing_to_read():
-            return send(found)
+        with libraries.failing_to_read():
+            return send(load())
 
     return build
 
