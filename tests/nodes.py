@@ -134,8 +134,9 @@ class Nodes:
         return i
 
     def kill_node(self, i: int, *, wipe: bool = False) -> None:
-        """Kill -9 everything in a node; with ``wipe``, its disk is lost too."""
-        self._end(f"node{i}")
+        """Kill -9 everything in a node, if there is anything; with ``wipe``, its disk is lost too."""
+        if f"node{i}" in self._hosts:
+            self._end(f"node{i}")
         if wipe:
             self.wipe(i)
 
@@ -205,6 +206,10 @@ class Nodes:
         return (self.directory / f"{name}.log").read_text(errors="replace")
 
     # ----------------------------------------------------------------------------------------------------- processes
+    def sessions(self) -> set[int]:
+        """Give the sessions that all processes of all hosts are in."""
+        return {process.pid for process in self._hosts.values()}
+
     def _private(self, name: int | str) -> Path:
         path = self.directory / f"disk-{name}"
         path.mkdir(mode=0o700, exist_ok=True)

@@ -22,6 +22,7 @@ import ckpt_spill as cs
 from ckpt_spill import hosts
 from ckpt_spill.here import this_worker
 from ckpt_spill.hosts import HostLostError, Workers
+from tests.lasting import Lasting
 from tests.test_resume import wait_for
 
 pytestmark = pytest.mark.slow
@@ -168,14 +169,26 @@ def sleep_and_die_on(address):
 
 
 # -------------------------------------------------------------------------------------------------------------- nodes
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory):
+    with Lasting(3, tmp_path_factory.mktemp("lasting"), preload=True) as lasting:
+        yield lasting
+
+
+@pytest.fixture
+def three(lasting):
+    """Three nodes, which have the plugins from the start."""
+    with lasting.lent() as nodes:
+        yield nodes
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("wipe", [True, False])
-def test_node_lost_while_writing(nodes, notes, tmp_path, wipe):
+def test_node_lost_while_writing(three, notes, tmp_path, wipe):
     """A node that dies while the others write costs what it had written, and what it was at; no more."""
-    nodes = nodes(3, preload=True)
     thread, result = saving(notes)
-    wait_for(lambda: sum(len(part_files(nodes, i)) for i in range(3)) >= N - 3 and part_files(nodes, 1))
-    nodes.kill_node(1, wipe=wipe)
+    wait_for(lambda: sum(len(part_files(three, i)) for i in range(3)) >= N - 3 and part_files(three, 1))
+    three.kill_node(1, wipe=wipe)
     (notes / "go").touch()
     thread.join()
     (m,) = result
@@ -183,7 +196,7 @@ def test_node_lost_while_writing(nodes, notes, tmp_path, wipe):
     made = runs(notes)
     assert [sum(made[i, f"node{n}"] for n in (0, 2)) for i in range(N)] == [1] * N
     pd.testing.assert_frame_equal(cs.rehydrate(m).compute(), expected(tmp_path))
-    comes_back(nodes, 1, m)
+    comes_back(three, 1, m)
 
 
 def comes_back(nodes, i, m):
@@ -204,17 +217,16 @@ def states(dask_scheduler):
 
 
 @pytest.mark.slow
-def test_node_comes_back_in_time(nodes, notes, tmp_path):
+def test_node_comes_back_in_time(three, notes, tmp_path):
     """A node that is there again before the patience ends has lost nothing that it had written."""
-    nodes = nodes(3, preload=True)
     with dask.config.set({"ckpt-spill.patience": "60s"}):
         thread, result = saving(notes)
-        wait_for(lambda: nodes.client.run_on_scheduler(states) == ["processing"])
-        nodes.kill_node(1)
-        kept = {int(name.split("-")[0]) for name in part_files(nodes, 1)}
+        wait_for(lambda: three.client.run_on_scheduler(states) == ["processing"])
+        three.kill_node(1)
+        kept = {int(name.split("-")[0]) for name in part_files(three, 1)}
         (notes / "go").touch()
-        wait_for(lambda: sum(len(part_files(nodes, i)) for i in range(3)) >= N)
-        nodes.add(1)
+        wait_for(lambda: sum(len(part_files(three, i)) for i in range(3)) >= N)
+        three.add(1)
         thread.join()
     (m,) = result
     m.verify()
@@ -238,11 +250,10 @@ def test_node_comes_back_in_time(nodes, notes, tmp_path):
         ("sweep", 0, False),
     ],
 )
-def test_node_lost_at_an_errand(nodes, notes, tmp_path, monkeypatch, errand, time_of_call, after):
+def test_node_lost_at_an_errand(three, notes, tmp_path, monkeypatch, errand, time_of_call, after):
     """A node that dies before or after it does its part of the commit costs its partitions; the rest is committed."""
-    nodes = nodes(3, preload=True)
     (notes / "go").touch()
-    lost = kill_at(nodes, monkeypatch, notes, errand, time_of_call, after=after)
+    lost = kill_at(three, monkeypatch, notes, errand, time_of_call, after=after)
     m = cs.persist_to_disk(source(notes), name="x")
     (gone,) = lost
     made = runs(notes)
@@ -254,7 +265,7 @@ def test_node_lost_at_an_errand(nodes, notes, tmp_path, monkeypatch, errand, tim
         m.verify()
         pd.testing.assert_frame_equal(cs.rehydrate("x").compute(), expected(tmp_path))
         assert m.revision == (errand in ("seal", "commit"))
-    comes_back(nodes, gone, m)
+    comes_back(three, gone, m)
 
 
 def kill_at(nodes, monkeypatch, notes, errand, time_of_call, *, after):
@@ -291,12 +302,11 @@ def stuck(function, victim, after, notes, *args):
 
 
 @pytest.mark.slow
-def test_shuffled(nodes, notes, tmp_path, monkeypatch):
+def test_shuffled(three, notes, tmp_path, monkeypatch):
     """What a p2p shuffle had put on a lost node is shuffled again."""
-    nodes = nodes(3, preload=True)
     (notes / "go").touch()
     shuffled = source(notes).shuffle("i", shuffle_method="p2p")
-    kill_at(nodes, monkeypatch, notes, "seal", 0, after=False)
+    kill_at(three, monkeypatch, notes, "seal", 0, after=False)
     m = cs.persist_to_disk(shuffled, name="x")
     m.verify()
     got, frame = cs.rehydrate(m).compute(), expected(tmp_path)
@@ -307,14 +317,13 @@ def test_shuffled(nodes, notes, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_mended_after_a_node_is_lost(nodes, notes, tmp_path):
+def test_mended_after_a_node_is_lost(three, notes, tmp_path):
     """A node lost afterwards: the error says all, recompute makes what it had; it comes back with the old revision."""
-    nodes = nodes(3, preload=True)
     (notes / "go").touch()
     m = cs.persist_to_disk(source(notes), name="x")
     before = runs(notes)
-    nodes.kill_node(2)
-    gone = sorted(int(name.split("-")[0]) for name in part_files(nodes, 2))
+    three.kill_node(2)
+    gone = sorted(int(name.split("-")[0]) for name in part_files(three, 2))
     assert gone
     with pytest.raises(cs.MissingPartitionError) as e:
         cs.rehydrate("x")
@@ -327,4 +336,4 @@ def test_mended_after_a_node_is_lost(nodes, notes, tmp_path):
     pd.testing.assert_frame_equal(back.compute(), expected(tmp_path))
     (mended,) = cs.list_checkpoints()
     assert (mended.run, mended.revision) == (m.run, 1)
-    comes_back(nodes, 2, mended)
+    comes_back(three, 2, mended)
