@@ -16,6 +16,7 @@ import pytest
 from distributed.utils_test import captured_logger
 
 import ckpt_spill as cs
+from tests.lasting import Lasting
 from tests.notes import made, note
 from tests.test_copying import flip
 
@@ -29,6 +30,18 @@ ROWS = 20_000
 def little_patience():
     with dask.config.set({"ckpt-spill.patience": "1s"}):
         yield
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory):
+    with Lasting(3, tmp_path_factory.mktemp("lasting")) as lasting:
+        yield lasting
+
+
+@pytest.fixture
+def three(lasting):
+    with lasting.lent() as nodes:
+        yield nodes
 
 
 def part(i, notes=None):
@@ -211,9 +224,8 @@ def noisy(i):
 
 # ------------------------------------------------------------------------------------------------- replicate and repair
 @pytest.mark.slow
-def test_replicate(nodes, notes):
+def test_replicate(three, notes):
     """Copies can be made later, by asking for them or by saving again with more; nothing is computed for that."""
-    nodes = nodes(3)
     first = cs.persist_to_disk(source(notes), name="x")
     made(notes)
     assert first.replicas == 1
@@ -225,7 +237,7 @@ def test_replicate(nodes, notes):
     assert first.replicate(2) == second
     third = cs.persist_to_disk(source(notes), name="x", replicas=3)
     assert (third.replicas, counts(third)) == (3, [3])
-    assert set(holders(nodes, range(3)).values()) == {(0, 1, 2)}
+    assert set(holders(three, range(3)).values()) == {(0, 1, 2)}
     assert cs.persist_to_disk(source(notes), name="x", replicas=2) == third
     with pytest.raises(cs.RefusedError, match="replicas=4"):
         third.replicate(4)
@@ -236,34 +248,32 @@ def test_replicate(nodes, notes):
 
 
 @pytest.mark.slow
-def test_repair_a_lost_disk(nodes, notes):
+def test_repair_a_lost_disk(three, notes):
     """After a disk was lost, what it had is made again: on the node that has a new one, or on others."""
-    nodes = nodes(3)
     m = cs.persist_to_disk(source(notes), name="x", replicas=2)
     made(notes)
     assert m.repair() == m
-    nodes.wipe(1)
+    three.wipe(1)
     again = m.repair()
     assert (again.revision, again.replicas, counts(again)) == (1, 2, [2])
-    assert {len(of) for of in holders(nodes, range(3)).values()} == {2}
+    assert {len(of) for of in holders(three, range(3)).values()} == {2}
     assert cs.list_checkpoints() == [again]
-    nodes.kill_node(0, wipe=True)
-    nodes.wait_for(2)
+    three.kill_node(0, wipe=True)
+    three.wait_for(2)
     last = m.repair()
     assert (last.revision, counts(last)) == (2, [2])
-    assert set(holders(nodes, [1, 2]).values()) == {(1, 2)}
+    assert set(holders(three, [1, 2]).values()) == {(1, 2)}
     last.verify()
     assert right("x")
     assert made(notes) == []
 
 
 @pytest.mark.slow
-def test_repair_damage(nodes):
+def test_repair_damage(three):
     """Damaged copies are made again from sound ones; what has no sound copy is named, after all else was done."""
-    nodes = nodes(3)
     m = cs.persist_to_disk(source(), name="x", replicas=2)
-    of = holders(nodes, range(3))
-    paths = files(nodes, range(3))
+    of = holders(three, range(3))
+    paths = files(three, range(3))
     flip(paths[of[3][0]][3], 5000)
     os.truncate(paths[of[4][1]][4], 100)
     os.unlink(paths[of[5][0]][5])
@@ -277,7 +287,7 @@ def test_repair_damage(nodes):
     assert e.value.partitions == [7, 8, 9]
     named = {ref.host for ref in m.stores if f"store {ref.id} on host {ref.host}" in str(e.value)}
     assert named == {f"node{i}" for i in of[7] + of[9]}
-    now = holders(nodes, range(3))
+    now = holders(three, range(3))
     assert now.keys() == set(range(N)) - {7, 8, 9}
     assert {len(found) for found in now.values()} == {2}
     with pytest.raises(cs.MissingPartitionError) as e:
