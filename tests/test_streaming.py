@@ -22,7 +22,7 @@ NO_SPILL = {f"distributed.worker.memory.{k}": False for k in ("target", "spill",
 
 def rows(n):
     values = np.arange(PARTITION // 16, dtype="f8") + n
-    return pd.DataFrame({"x": values, "y": values % 7})
+    return pd.DataFrame({"x": values, "y": values[::-1]})
 
 
 def frame(npartitions):
@@ -46,8 +46,9 @@ def test_ten_times_the_memory(tmp_path, make):
         assert client.run(os.getpid) == pids
         peaks = [psutil.Process(p).memory_info().rss for p in pids.values()]
     assert max(peaks) < LIMIT
-    count = n * PARTITION // 8
     if make is array:
+        count = n * PARTITION // 8
         assert total == count * (count + 1) / 2
     else:
-        assert total.x == sum(2 * (rows(i).x.sum()) for i in range(n))
+        count = PARTITION // 16
+        assert total.x == total.y == sum(count * (count - 1) + 2 * count * i for i in range(n))
