@@ -92,13 +92,14 @@ def test_b04_the_directory_is_gone(client, tmp_path):
     manifest = cs.persist_to_disk(small_frame(), root=tmp_path / "root")
     read = cs.rehydrate(manifest)
     hostile.wipe(tmp_path / "root")
-    with pytest.raises(cs.MissingPartitionError) as caught:
-        cs.rehydrate(manifest)
-    assert caught.value.partitions == [0, 1, 2, 3]
-    assert "out of reach: 0-3" in str(caught.value)
-    assert str(tmp_path / "root") in str(caught.value)
-    with pytest.raises(cs.MissingPartitionError, match=str(tmp_path / "root")):
-        read.compute()
+    with dask.config.set({"ckpt-spill.patience": "200ms"}):
+        with pytest.raises(cs.MissingPartitionError) as caught:
+            cs.rehydrate(manifest)
+        assert caught.value.partitions == [0, 1, 2, 3]
+        assert "out of reach: 0-3" in str(caught.value)
+        assert str(tmp_path / "root") in str(caught.value)
+        with pytest.raises(cs.MissingPartitionError, match=str(tmp_path / "root")):
+            read.compute()
 
 
 def test_b06_files_outlive_restarts_and_clusters(cluster, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import socket
@@ -18,6 +19,7 @@ import pytest
 from distributed.utils_test import captured_logger
 
 from ckpt_spill import copying
+from ckpt_spill.cluster import remote
 from ckpt_spill.cluster.install import install
 from ckpt_spill.copying import Copy, Holder
 from ckpt_spill.errands import GoneError
@@ -228,6 +230,21 @@ def test_from_a_peer(client, tmp_path):
     }
 
 
+@contextlib.contextmanager
+def patience(client, seconds):
+    """Let workers wait so long for a peer."""
+
+    def change(seconds):
+        before, remote._PATIENCE = remote._PATIENCE, seconds
+        return before
+
+    [before] = set(client.run(change, seconds).values())
+    try:
+        yield
+    finally:
+        client.run(change, before)
+
+
 def test_a_peer_is_silent(client, tmp_path):
     """A peer that does not answer is named, and asked once; its store's other workers are asked then."""
     hosts, source, destination = apart(client, tmp_path)
@@ -238,7 +255,8 @@ def test_a_peer_is_silent(client, tmp_path):
         ref = ref_of(Store.create(str(tmp_path / "b")))
         silent = [unseen(c, nobody) for c in copies[:2]]
         call = (destination, (ref, RUN, [*silent, unseen(copies[2], nobody, source)], True))
-        [[*failed, last]] = hosts.at(copying.fetch, [call])
+        with patience(client, 3):
+            [[*failed, last]] = hosts.at(copying.fetch, [call])
     assert [facts(outcome) for outcome in failed] == [{"silent": {nobody: failed[0].reason()}}] * 2
     assert facts(last) == {"record": last.record, "silent": failed[0].silent}
 

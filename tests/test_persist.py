@@ -342,7 +342,7 @@ class TestFailure:
         m.delete()
         assert files_below(root) == []
         assert cs.list_checkpoints(root) == []
-        with pytest.raises(cs.MissingPartitionError, match="0 of 4"):
+        with dask.config.set({"ckpt-spill.patience": "200ms"}), pytest.raises(cs.MissingPartitionError, match="0 of 4"):
             cs.rehydrate(m)
 
 
