@@ -27,11 +27,24 @@ OPEN = "gate-open"
 
 
 def part(i, directory):
-    """Note the call; once half of them were made, wait until the gate is open."""
+    """Note the call; from half of them on, wait until the gate is open."""
     Path(directory, f"call-{i}-{os.urandom(8).hex()}").touch()
-    while len(os.listdir(directory)) > N // 2 and not Path(directory, OPEN).exists():
+    turn = next_turn(directory)
+    while turn >= N // 2 and not Path(directory, OPEN).exists():
         time.sleep(0.01)
     return pd.DataFrame({"i": np.full(1000, i), "r": np.random.default_rng(i).random(1000)})
+
+
+def next_turn(directory):
+    """Count the calls of all processes, from 0; no two have the same number."""
+    turn = 0
+    while True:
+        try:
+            Path(directory, f"turn-{turn}").touch(exist_ok=False)
+        except FileExistsError:
+            turn += 1
+        else:
+            return turn
 
 
 def source(directory):
