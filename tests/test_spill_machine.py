@@ -66,14 +66,19 @@ class AsDict(RuleBasedStateMachine):
     def files(self):
         return [f for d, _, fs in os.walk(os.path.join(self.store.root, "spill")) for f in fs if f.endswith(".part")]
 
+    def put(self, key, value):
+        """Set a value. What is evicted and still in use would not be read again: that of the model is another one."""
+        self.model[key] = value.copy()
+        self.data[key] = value
+
     # ---------------------------------------------------------------------------------------------------- what is done
     @rule(key=KEYS, seed=SEEDS, kib=st.integers(0, 25))
     def set_array(self, key, seed, kib):
-        self.data[key] = self.model[key] = noise(kib, seed)
+        self.put(key, noise(kib, seed))
 
     @rule(key=KEYS, seed=SEEDS)
     def set_heavy(self, key, seed):
-        self.data[key] = self.model[key] = noise(70, seed)
+        self.put(key, noise(70, seed))
 
     @rule(key=KEYS, n=SEEDS)
     def set_small(self, key, n):
@@ -97,7 +102,7 @@ class AsDict(RuleBasedStateMachine):
     def read_and_set(self, key, seed, columns, library):
         """A task reads a partition, all of it or a column, as it was saved or as an object of another library."""
         value, self.data.noted[key] = self.partition(seed, columns, library)
-        self.data[key] = self.model[key] = value
+        self.put(key, value)
 
     def partition(self, seed, columns, library):
         import pandas as pd
@@ -118,7 +123,7 @@ class AsDict(RuleBasedStateMachine):
     def get_and_learn(self, key, seed, columns, library, evict):
         """A peer sends a partition, and the scheduler tells of it, late or twice."""
         value, file = self.partition(seed, columns, library)
-        self.data[key] = self.model[key] = value
+        self.put(key, value)
         if evict:
             self.data.evict()
         self.data.learn(key, file)
@@ -133,6 +138,12 @@ class AsDict(RuleBasedStateMachine):
             self.data[key] = self.data[target]
             self.model[key] = self.model[target]
             self.data.learn_alias(key, target)
+
+    @rule(keys=st.sets(KEYS))
+    def wait_for_answers(self, keys):
+        """The scheduler is asked about these, and has answered about all others."""
+        self.tier.awaited.clear()
+        self.tier.awaited.update(keys)
 
     @rule()
     def lose_checkpoints(self):

@@ -6,6 +6,7 @@ in the memory of the cluster to new tasks under new keys, by aliases: each persi
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import pickle
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -22,11 +23,14 @@ logger = logging.getLogger("ckpt_spill")
 _MADE_HERE = {"executing", "long-running", "memory"}
 """States of a task before it is in memory, where its value was not sent by a peer or a client."""
 
+_PATIENCE = 20.0  # seconds
+
 
 class Arrivals:
     """Asks what it is that comes to a worker, if its memory has a use for that; for all that comes at once, together.
 
-    It asks when a value is on its way, so that the answer is there with it: what is evicted before is written.
+    It asks when a value is on its way, so that the answer is there with it. Until then the memory evicts others first:
+    what is evicted before is written.
 
     Parameters
     ----------
@@ -63,11 +67,15 @@ class Arrivals:
         if not self._keys:
             self._worker.loop.add_callback(self._ask)
         self._keys.append(key)
+        self._worker.data.tier.awaited.add(key)
 
     async def _ask(self) -> None:
         keys, self._keys = self._keys, []
+        asking = asyncio.ensure_future(self._worker.scheduler.ckpt_spill_reads(keys=keys))
+        await asyncio.wait([asking], timeout=_PATIENCE)  # later ones count, too; but memory is not kept for them
+        self._worker.data.tier.awaited.difference_update(keys)
         try:
-            answer = await self._worker.scheduler.ckpt_spill_reads(keys=keys)
+            answer = await asking
         except OSError as e:
             logger.info("worker %s cannot ask what was sent to it: %r", self._worker.address, e)
             return

@@ -16,7 +16,7 @@ import os
 import sys
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Container, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import dask
@@ -46,34 +46,42 @@ class CleanFirst(zict.LRU[Key, object]):
     """Evicts what need not be written before what has to be; of each, what was not used for longest.
 
     What has to be written is passed over for up to half of what is held. Were it always, a few clean values among many
-    others, used again and again, would be read anew each time.
+    others, used again and again, would be read anew each time. What may turn out to be clean any moment is evicted when
+    there is nothing else.
 
     Parameters
     ----------
     clean : mapping
         Keys of what need not be written; kept by others.
+    awaited : container
+        Keys of which that is not known yet; kept by others.
     """
 
-    def __init__(self, *args: Any, clean: Mapping[Key, object], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, clean: Mapping[Key, object], awaited: Container[Key], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._clean = clean
+        self._clean, self._awaited = clean, awaited
 
     def evict(self, key: Any = nodefault) -> Any:
         """Evict a key, or the one that is next."""
-        if key is nodefault and self._clean and not self.heavy:
+        if key is nodefault and not self.heavy:
             with self.lock:
-                key = self._first_clean()
+                key = self._next()
         return super().evict(key)
 
-    def _first_clean(self) -> Any:
+    def _next(self) -> Any:
+        oldest: Any = nodefault
         passed = 0.0
         for key in itertools.islice(self.order, _FAR):
             if key in self._clean:
                 return key
+            if key in self._awaited:
+                continue
+            if oldest is nodefault:
+                oldest = key
             passed += self.weights[key]
-            if passed > self.total_weight / 2:
+            if passed > self.total_weight / 2 or not self._clean:
                 break
-        return nodefault
+        return oldest
 
 
 class HostSpill(SpillBuffer):
@@ -108,7 +116,7 @@ class HostSpill(SpillBuffer):
         slow = zict.Cache(tier if part is None else part, zict.WeakValueMapping())
         zict.Buffer.__init__(self, fast={}, slow=slow, n=limit, weight=_sizeof)
         hooks = {"on_evict": [self.fast_to_slow], "on_cancel_evict": [self._cancel_evict]}
-        self.fast = CleanFirst(limit, {}, weight=_sizeof, clean=tier.clean, **hooks)
+        self.fast = CleanFirst(limit, {}, weight=_sizeof, clean=tier.clean, awaited=tier.awaited, **hooks)
         self.logged_pickle_errors = set()
         self.cumulative_metrics = defaultdict(float)
         self._find_target = target is None

@@ -76,6 +76,9 @@ class DiskTier(MutableMapping[Key, object]):
         By key, the checkpoint's file of a value that was read from one and is not to be written: it gets a second name
         in an area instead, to stay when the checkpoint is deleted, and keeps that as long as the value is here.
         Who sets a value moves it here.
+    awaited : set
+        Keys of which it is not known yet whether they belong in ``clean``. Whoever finds out puts them there, and takes
+        them out.
     stand_ins : tuple of type
         Of values that a buffer above this tier has made of others.
     weight_by_key, total_weight
@@ -87,6 +90,7 @@ class DiskTier(MutableMapping[Key, object]):
     ) -> None:
         self.noted: dict[Key, CleanFile] = {}
         self.clean: dict[Key, CleanFile] = {}
+        self.awaited: set[Key] = set()
         self.stand_ins: tuple[type, ...] = ()
         self.max_weight = max_weight
         self.weight_by_key: dict[Key, SpilledSize] = {}
