@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests import nodes as harness
+from tests.lasting import Lasting
 
 pytestmark = pytest.mark.slow
 
@@ -192,6 +193,26 @@ def test_nodes_end_with_their_process(nodes, tmp_path):
         os.kill(process.pid, signal.SIGKILL)
     _, alive = psutil.wait_procs(started, timeout=60)
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def fail():
+    raise ZeroDivisionError
+
+
+def test_nodes_that_are_lent_again(tmp_path):
+    """Whatever was done to them, the next one finds all at work, with empty disks and no tasks."""
+    with Lasting(2, tmp_path) as lasting:
+        with lasting.lent() as nodes:
+            for i in range(2):
+                on(nodes, i, put, nodes.root, "file")
+            [kept] = nodes.addresses(1)
+            with pytest.raises(ZeroDivisionError):
+                nodes.client.submit(fail, workers=[kept]).result(timeout=60)
+            nodes.kill_node(0)
+        with lasting.lent() as nodes:
+            assert nodes.client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) == 0
+            assert nodes.addresses(1) == [kept]
+            assert [on(nodes, i, files, nodes.root) for i in range(2)] == [[], []]
 
 
 @pytest.mark.parametrize(("ci", "outcome"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
