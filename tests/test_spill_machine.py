@@ -57,6 +57,7 @@ class AsDict(RuleBasedStateMachine):
     def teardown(self):
         partition_files.write = self.real
         for key in list(self.model):
+            self.check(key, self.data[key])
             del self.data[key]
         assert list(self.data) == self.files() == []
         self.data.close()
