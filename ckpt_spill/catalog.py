@@ -44,6 +44,8 @@ class Manifest(ManifestData):
         Raw bytes of all partitions.
     stored_nbytes : int
         Bytes of all partition files.
+    direct_nbytes : int
+        Raw bytes that went from GPUs to files without the host; of partitions that a resume took over, none count.
     replicas : int
         Copies of each partition that were asked for.
     revision : int
@@ -67,6 +69,29 @@ class Manifest(ManifestData):
         """
         if error := upkeep.check(connect(client), self).error():
             raise error
+
+    def paths(self, client: Client | None = None) -> dict[str, dict[str, bool]]:
+        """Tell by which ways the bytes of partitions go between files and GPUs, by what each worker has and configures.
+
+        Parameters
+        ----------
+        client : distributed.Client, optional
+            Default: the one dask would use now; without any, this process is asked.
+
+        Returns
+        -------
+        dict of dict
+            By address of the worker: ``"gds"``, whether raw blocks go directly, by kvikio; ``"nvcomp"``, whether
+            compressed blocks are decoded on the GPU. Where both are False all goes through the host. What was
+            written directly into this checkpoint is ``direct_nbytes``.
+
+        Raises
+        ------
+        RefusedError
+            The configuration insists on a way that is not there.
+        """
+        answers = connect(client).each(errands.paths)
+        return {address: answer for address, answer in answers.items() if answer is not None}
 
     def replicate(self, replicas: int, client: Client | None = None) -> Manifest:
         """Make copies until each partition has so many, each in another failure domain.

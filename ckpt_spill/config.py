@@ -33,11 +33,15 @@ class Settings:
         Bytes that have to be free in a root before writing starts.
     threads : int
         Threads that compress, check and decompress blocks in this process.
+    gds, nvcomp : bool or None
+        Ways between files and a GPU that are wanted, as for `store.device.paths.Paths`.
     """
 
     roots: tuple[str, ...]
     min_free: int
     threads: int
+    gds: bool | None
+    nvcomp: bool | None
 
     @classmethod
     def here(cls, roots: tuple[str, ...] | None = None, nthreads: int | None = None) -> Settings:
@@ -52,7 +56,8 @@ class Settings:
         """
         given = roots or configured_roots()
         expanded = tuple(dict.fromkeys(map(_expand, given or (default_root(),))))
-        return cls(expanded, parse_bytes(dask.config.get("ckpt-spill.min-free")), _threads(nthreads))
+        min_free = parse_bytes(dask.config.get("ckpt-spill.min-free"))
+        return cls(expanded, min_free, _threads(nthreads), _choice("gds"), _choice("nvcomp"))
 
 
 def configured_roots() -> tuple[str, ...] | None:
@@ -104,6 +109,13 @@ def _expand(root: str) -> str:
     if "$" in expanded:
         raise RootError(f"root {root!r} has a variable that is not set here: {expanded!r}", problems=[root])
     return os.path.normpath(expanded)
+
+
+def _choice(name: str) -> bool | None:
+    chosen = dask.config.get(f"ckpt-spill.{name}")
+    if chosen is None or isinstance(chosen, bool):
+        return chosen
+    raise RefusedError(f"ckpt-spill.{name} has to be true, false or null, not {chosen!r}")
 
 
 def _threads(nthreads: int | None) -> int:

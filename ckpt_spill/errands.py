@@ -11,7 +11,7 @@ from typing import NamedTuple
 from dask.typing import Key
 
 from ckpt_spill.errors import CkptSpillError, CorruptPartitionError, DiskFullError, MissingPartitionError
-from ckpt_spill.here import scratch_here, settings_here, this_worker
+from ckpt_spill.here import paths_here, scratch_here, settings_here, this_worker
 from ckpt_spill.jobs import Record, StoreRef
 from ckpt_spill.ongoing import abandon
 from ckpt_spill.spill.area import remove_dead_areas
@@ -222,6 +222,12 @@ def delete(root: str, run: Run) -> None:
             if other.generation < run.generation:
                 store.remove(other)
         store.remove(run)
+
+
+def paths() -> dict[str, bool]:
+    """Tell by which ways bytes go between files and a GPU here."""
+    chosen = paths_here()
+    return {"gds": chosen.direct(), "nvcomp": chosen.decoding()}
 
 
 def give_up(runs: Sequence[Run]) -> None:

@@ -16,6 +16,7 @@ from dask.sizeof import sizeof
 from distributed import get_worker
 
 from ckpt_spill.config import Settings
+from ckpt_spill.store.device.paths import Paths
 
 _ERRANDS = 64  # at once
 
@@ -80,6 +81,12 @@ def settings_here(roots: tuple[str, ...] | None) -> Settings:
     """Read the settings of this process."""
     worker = this_worker()
     return Settings.here(roots, nthreads=worker.state.nthreads if worker else None)
+
+
+def paths_here() -> Paths:
+    """Read by which ways bytes may go between files and a GPU in this process."""
+    settings = settings_here(None)
+    return Paths(settings.gds, settings.nvcomp)
 
 
 def scratch_here() -> list[str]:

@@ -21,6 +21,7 @@ class Record(NamedTuple):
     nbytes: int
     stored_nbytes: int
     digest: bytes
+    direct_nbytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -204,6 +204,11 @@ class ManifestData:
         return int(self.partitions.stored_nbytes.sum())
 
     @property
+    def direct_nbytes(self) -> int:
+        """Raw bytes that went from GPUs to files without the host; what a resume took over does not count."""
+        return int(self.partitions.direct_nbytes.sum())
+
+    @property
     def library(self) -> str | None:
         """What the partitions were saved from, as far as the meta tells: pandas, numpy, cudf, cupy; else None."""
         meta = self.collection.get("meta", {"value": {}})["value"]
@@ -224,7 +229,7 @@ class ManifestData:
         """Give the record of a copy."""
         p = self.partitions[partition]
         place = store.id, store.root, store.host
-        return Record(self.run.run, partition, *place, p.nbytes, p.stored_nbytes, p.digest)
+        return Record(self.run.run, partition, *place, p.nbytes, p.stored_nbytes, p.digest, p.direct_nbytes)
 
     def files(self, store: int) -> dict[int, tuple[str, int]]:
         """For each partition in one of ``stores``, the name of its file and the file's size in bytes."""
@@ -239,10 +244,11 @@ class ManifestData:
         places = ", ".join(sorted({f"{s.host}:{s.root}" for s in self.stores})[:4])
         more = f" and {len(self.stores) - 4} more" if len(self.stores) > 4 else ""
         origin = f" of {self.library}" if self.library in ("cudf", "cupy") else ""
+        direct = f", {format_bytes(self.direct_nbytes)} written directly from GPUs" if self.direct_nbytes else ""
         return (
             f"<Manifest {self.name!r}: {self.kind}{origin}, {self.npartitions} partitions, {format_bytes(self.nbytes)} "
-            f"stored in {format_bytes(self.stored_nbytes)} ({ratio:.1f}x), generation {self.run.generation}, in "
-            f"{places}{more}>"
+            f"stored in {format_bytes(self.stored_nbytes)} ({ratio:.1f}x){direct}, "
+            f"generation {self.run.generation}, in {places}{more}>"
         )
 
 

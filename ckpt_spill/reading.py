@@ -16,7 +16,7 @@ from ckpt_spill.cluster.remote import FileId, PeerLostError, RemoteFile
 from ckpt_spill.cluster.worker import Sources, sharing
 from ckpt_spill.config import patience
 from ckpt_spill.errors import CorruptPartitionError, MissingPartitionError, ReadError
-from ckpt_spill.here import current_task, process_name, settings_here, this_worker
+from ckpt_spill.here import current_task, paths_here, process_name, settings_here, this_worker
 from ckpt_spill.jobs import ReadJob, StoreRef
 from ckpt_spill.room import with_room
 from ckpt_spill.store import partition as partition_files
@@ -101,12 +101,17 @@ class Reading:
     def _read(self, store: str, source: str | RemoteFile) -> Any:
         columns, library = self._job.columns, self._job.backend
         identity = Identity(self._job.run.checkpoint, self._job.run.generation, self._partition)
-        threads = self._settings.threads
-        value = with_room(
-            lambda: partition_files.read(
-                source, identity, self._digest, columns=columns, library=library, threads=threads
-            )
+        read = functools.partial(
+            partition_files.read,
+            source,
+            identity,
+            self._digest,
+            columns=columns,
+            library=library,
+            threads=self._settings.threads,
+            paths=paths_here(),
         )
+        value = with_room(read)
         if self._sharing:
             self._sharing.count(source)
         if isinstance(source, str) and (seen := self._seen[store]):

@@ -1,4 +1,4 @@
-"""Where memory is short while a partition is read, a worker's memory makes room for it, if it can."""
+"""Where memory is short while a partition is read or written, a worker's memory makes room for it, if it can."""
 
 from __future__ import annotations
 

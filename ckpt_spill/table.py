@@ -15,12 +15,25 @@ _DIGEST = 32
 
 
 class Partition(NamedTuple):
-    """One partition: raw and stored size in bytes, hash of its footer, numbers of the stores that hold it."""
+    """One partition.
+
+    Attributes
+    ----------
+    nbytes, stored_nbytes : int
+        Raw bytes, and the size of its file.
+    digest : bytes
+        Hash of the file's footer.
+    holders : tuple of int
+        Numbers of the stores that hold it.
+    direct_nbytes : int
+        Raw bytes that went from a GPU to the file without the host, as far as is known.
+    """
 
     nbytes: int
     stored_nbytes: int
     digest: bytes
     holders: tuple[int, ...]
+    direct_nbytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +44,7 @@ class PartitionTable(Sequence[Partition]):
     stored_nbytes: np.ndarray[Any, np.dtype[np.int64]]
     digests: bytes
     holders: tuple[tuple[int, ...], ...]
+    direct_nbytes: np.ndarray[Any, np.dtype[np.int64]]
 
     @classmethod
     def of(cls, partitions: Iterable[Partition]) -> PartitionTable:
@@ -41,6 +55,7 @@ class PartitionTable(Sequence[Partition]):
             np.array([p.stored_nbytes for p in rows], np.int64),
             b"".join(p.digest for p in rows),
             _interned(p.holders for p in rows),
+            np.array([p.direct_nbytes for p in rows], np.int64),
         )
 
     def to_columns(self) -> dict[str, Any]:
@@ -50,6 +65,7 @@ class PartitionTable(Sequence[Partition]):
             "stored_nbytes": self.stored_nbytes.tolist(),
             "digests": base64.b64encode(self.digests).decode(),
             "holders": [list(h) for h in self.holders],
+            **({"direct_nbytes": self.direct_nbytes.tolist()} if self.direct_nbytes.any() else {}),
         }
 
     @classmethod
@@ -63,12 +79,14 @@ class PartitionTable(Sequence[Partition]):
         """
         digests = base64.b64decode(columns["digests"], validate=True)
         nbytes, stored_nbytes, holders = (columns[name] for name in ("nbytes", "stored_nbytes", "holders"))
-        if any(len(column) * _DIGEST != len(digests) for column in (nbytes, stored_nbytes, holders)):
+        direct = columns.get("direct_nbytes", [0] * len(nbytes))
+        if any(len(column) * _DIGEST != len(digests) for column in (nbytes, stored_nbytes, holders, direct)):
             raise ValueError("columns of unequal length")
         holders = _interned(map(tuple, holders))
         if any(not 0 <= h < nstores for of in set(holders) for h in of):
             raise ValueError("a partition names a store that is not listed")
-        return cls(np.array(nbytes, np.int64), np.array(stored_nbytes, np.int64), digests, holders)
+        raw, stored, straight = (np.array(column, np.int64) for column in (nbytes, stored_nbytes, direct))
+        return cls(raw, stored, digests, holders, straight)
 
     def __len__(self) -> int:
         return len(self.holders)
@@ -78,7 +96,8 @@ class PartitionTable(Sequence[Partition]):
             return [self[i] for i in range(*n.indices(len(self)))]
         n = range(len(self))[n]
         digest = self.digests[n * _DIGEST : (n + 1) * _DIGEST]
-        return Partition(int(self.nbytes[n]), int(self.stored_nbytes[n]), digest, self.holders[n])
+        nbytes, stored_nbytes, direct = (int(c[n]) for c in (self.nbytes, self.stored_nbytes, self.direct_nbytes))
+        return Partition(nbytes, stored_nbytes, digest, self.holders[n], direct)
 
     def __iter__(self) -> Iterator[Partition]:
         return (self[n] for n in range(len(self)))
@@ -108,5 +127,6 @@ def collect(
     for copies in best:
         one = next(iter(copies.values()))
         holders = tuple(sorted(number[store] for store in copies))
-        rows.append(Partition(one.nbytes, one.stored_nbytes, one.digest, holders))
+        direct = max(record.direct_nbytes for record in copies.values())
+        rows.append(Partition(one.nbytes, one.stored_nbytes, one.digest, holders, direct))
     return tuple(refs.values()), PartitionTable.of(rows)

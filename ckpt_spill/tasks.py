@@ -12,9 +12,10 @@ from distributed.sizeof import safe_sizeof
 
 from ckpt_spill.config import Settings
 from ckpt_spill.errors import DiskFullError, RootError, WriteError
-from ckpt_spill.here import process_name, scratch_here, settings_here
+from ckpt_spill.here import paths_here, process_name, scratch_here, settings_here
 from ckpt_spill.jobs import Record, WriteJob
 from ckpt_spill.ongoing import writing
+from ckpt_spill.room import with_room
 from ckpt_spill.store import partition as partition_files
 from ckpt_spill.store.partition import Identity, Written
 from ckpt_spill.store.preflight import check_root
@@ -51,8 +52,9 @@ def _write_to(root: str, value: Any, partition: int, job: WriteJob, settings: Se
         codec=job.codec,
         threads=settings.threads,
         durable=job.durable,
+        paths=paths_here(),
     )
-    written = store.publish(job.run, partition, write, needed=safe_sizeof(value))
+    written = with_room(lambda: store.publish(job.run, partition, write, needed=safe_sizeof(value)))
     return record_of(job.run, partition, store, written)
 
 
@@ -77,5 +79,5 @@ def _naming(partition: int, job: WriteJob) -> Iterator[None]:
 
 def record_of(run: Run, partition: int, store: Store, written: Written) -> Record:
     """Make the record of a partition that was written or taken over here."""
-    sizes = written.nbytes, written.stored_nbytes, written.digest
-    return Record(run.run, partition, store.id, store.root, socket.gethostname(), *sizes)
+    facts = written.nbytes, written.stored_nbytes, written.digest, written.direct_nbytes
+    return Record(run.run, partition, store.id, store.root, socket.gethostname(), *facts)

@@ -7,7 +7,6 @@ garbage; what is not kept by an owner is gone.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 from types import SimpleNamespace
 
@@ -19,7 +18,6 @@ from crc32c import crc32c
 from ckpt_spill.store import codecs
 from ckpt_spill.store.device import arrays, copies, direct, hashes, libraries, memory, nvcomp
 from ckpt_spill.store.device.memory import Memory
-
 
 check = libraries.check
 """The real one, for tests of what is said where there is no device."""
@@ -51,11 +49,20 @@ def to_device(data):
     return owned(data.reshape(-1).view(np.uint8) if data.nbytes else np.empty(0, np.uint8))
 
 
+class _Shown:
+    def __init__(self, piece):
+        self.owner = piece.owner
+        self.__array_interface__ = {
+            "data": (piece.address, False),
+            "shape": (piece.nbytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
 def shown(piece):
-    """See a piece of memory, without a copy."""
-    if not piece.nbytes:
-        return np.empty(0, np.uint8)
-    return np.ctypeslib.as_array((ctypes.c_uint8 * piece.nbytes).from_address(piece.address))
+    """See a piece of memory, without a copy; keeps its owner."""
+    return np.asarray(_Shown(piece)) if piece.nbytes else np.empty(0, np.uint8)
 
 
 def to_host(pieces):
@@ -136,6 +143,11 @@ def on_host(array):
     return np.ndarray(array.shape, array.dtype, shown(Memory(array.data.ptr + low, high - low)), -low, array.strides)
 
 
+def unshuffle(source, width, out):
+    source = source if isinstance(source, np.ndarray) else on_host(source)
+    codecs.unshuffle(source, width, on_host(out))
+
+
 def view(piece, shape, dtype):
     return shown(piece).view(dtype).reshape(tuple(shape))
 
@@ -162,7 +174,6 @@ def standing_in(*, gds="compat", decodes=True, cupy=False):
         patch.setattr(memory, "settle", lambda: None)
         patch.setattr(copies, "Channel", Channel)
         patch.setattr(copies, "to_device", to_device)
-        patch.setattr(arrays, "compact", compact)
         patch.setattr(direct, "mode", lambda: gds)
         patch.setattr(direct, "read", counted("read", read))
         patch.setattr(direct, "write", counted("written", write))
@@ -172,7 +183,10 @@ def standing_in(*, gds="compat", decodes=True, cupy=False):
         patch.setattr(nvcomp, "decode", counted("decoded", decode))
         if cupy:
             patch.setattr(arrays, "current_device", lambda: 0)
+            patch.setattr(arrays, "compact", compact)
+            patch.setattr(arrays, "unshuffle", unshuffle)
         else:
             patch.setattr(arrays, "view", view)
+            patch.setattr(arrays, "broadcast", np.broadcast_to)
         yield seen
     copies._spare.clear()

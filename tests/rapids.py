@@ -11,7 +11,7 @@ import pytest
 EXPECTED = "CKPT_SPILL_TEST_RAPIDS"
 """The environment variable by which ``make test-rapids`` says that it has to be here."""
 
-PACKAGES = ("cudf", "cupy", "dask_cuda", "dask_cudf", "kvikio", "rmm")
+PACKAGES = ("cudf", "cupy", "dask_cuda", "dask_cudf", "kvikio", "nvidia.nvcomp", "rmm")
 
 
 def prepare() -> None:

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import types
 
 import numpy as np
 import pandas as pd
@@ -342,6 +343,31 @@ def test_names_and_signatures():
     assert callable(stream.Stream.synchronize)
     assert stream.DEFAULT_STREAM.is_default()
     assert callable(rmm.DeviceBuffer.to_device)
+    assert all(
+        isinstance(getattr(rmm.DeviceBuffer, name), property | types.GetSetDescriptorType) for name in ("ptr", "size")
+    )
+    assert {"obj", "ptr", "size"} <= set(dir(plc.gpumemoryview))
+    for name in ("deviceSynchronize", "getDevice"):
+        assert callable(getattr(cupy.cuda.runtime, name))
+    held = cupy.cuda.UnownedMemory(4096, 16, object(), 0)
+    assert cupy.cuda.MemoryPointer(held, 0).ptr == 4096
+
+
+def test_names_of_nvcomp():
+    """NVCOMP, too; its functions tell of their parameters only in their documentation."""
+    from nvidia import nvcomp
+
+    assert nvcomp.BitstreamKind.RAW
+    for name in ("algorithm", "bitstream_kind", "cuda_stream"):
+        assert f"{name}:" in nvcomp.Codec.__init__.__doc__
+    assert "srcs: list" in nvcomp.Codec.decode.__doc__
+    assert "data_type: str" in nvcomp.Codec.decode.__doc__
+    assert "sources: list" in nvcomp.as_arrays.__doc__
+    assert isinstance(nvcomp.Array.buffer_size, property)
+    assert "allocator: object" in nvcomp.set_device_allocator.__doc__
+    if not cupy.cuda.is_available():
+        with pytest.raises(RuntimeError, match="CUDA"):
+            nvcomp.Codec(algorithm="Zstd", bitstream_kind=nvcomp.BitstreamKind.RAW, cuda_stream=1)
     assert callable(cupy.cuda.alloc_pinned_memory)
     assert parameters(cupy.broadcast_to)[:2] == ["array", "shape"]
 

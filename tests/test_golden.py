@@ -100,6 +100,7 @@ VALUES = {
     "empty": (lambda: pd.DataFrame({"a": np.empty(0)}), "zstd"),
     "python": (lambda: [{"a": 1}, ("b", 2.5), None, b"bytes" * 500], "zstd"),
     "cudf": (mixed_of_gpu, "zstd"),
+    "pages": (lambda: [np.zeros(131_100), np.ones(5, "u1"), np.arange(131_100) // 131_099], "none"),
 }
 AS_PANDAS = {"cudf": mixed_from_gpu}
 """What files are read as where the library that they were saved from may not be."""

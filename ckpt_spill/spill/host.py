@@ -33,6 +33,7 @@ from ckpt_spill.config import Settings
 from ckpt_spill.errors import RootError
 from ckpt_spill.spill.area import SpillArea
 from ckpt_spill.spill.tier import DiskTier
+from ckpt_spill.store.device.paths import Paths
 from ckpt_spill.store.partition import CodecName
 from ckpt_spill.store.preflight import check_root
 
@@ -225,7 +226,8 @@ def open_tier(worker_local_directory: str, roots: tuple[str, ...] | None, codec:
         raise RootError("cannot spill here:\n  " + "\n  ".join(problems), problems=problems)
     max_spill = dask.config.get("distributed.worker.memory.max-spill")
     max_weight = False if max_spill is False else parse_bytes(max_spill)
-    return DiskTier(areas, codec=codec, max_weight=max_weight, threads=settings.threads)
+    paths = Paths(settings.gds, settings.nvcomp)
+    return DiskTier(areas, codec=codec, max_weight=max_weight, threads=settings.threads, paths=paths)
 
 
 def target_of(memory_limit: int) -> int:

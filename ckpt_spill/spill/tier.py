@@ -22,6 +22,7 @@ from ckpt_spill.spill.area import SpillArea
 from ckpt_spill.spill.files import Counting, created, unlink
 from ckpt_spill.store import partition as partition_files
 from ckpt_spill.store.descriptors import open_regular
+from ckpt_spill.store.device.paths import ANY, Paths
 from ckpt_spill.store.partition import CodecName, Identity
 from ckpt_spill.store.store import Store
 
@@ -67,6 +68,8 @@ class DiskTier(MutableMapping[Key, object]):
         Bytes on disk at most.
     threads : int
         That compress and decompress.
+    paths : Paths
+        By which ways bytes may go between files and a GPU.
 
     Attributes
     ----------
@@ -86,7 +89,13 @@ class DiskTier(MutableMapping[Key, object]):
     """
 
     def __init__(
-        self, areas: Sequence[SpillArea], *, codec: CodecName, max_weight: int | Literal[False], threads: int
+        self,
+        areas: Sequence[SpillArea],
+        *,
+        codec: CodecName,
+        max_weight: int | Literal[False],
+        threads: int,
+        paths: Paths = ANY,
     ) -> None:
         self.noted: dict[Key, CleanFile] = {}
         self.clean: dict[Key, CleanFile] = {}
@@ -95,7 +104,7 @@ class DiskTier(MutableMapping[Key, object]):
         self.max_weight = max_weight
         self.weight_by_key: dict[Key, SpilledSize] = {}
         self.total_weight = SpilledSize(0, 0)
-        self._areas, self._codec, self._threads = list(areas), codec, threads
+        self._areas, self._codec, self._threads, self._paths = list(areas), codec, threads, paths
         self._other_areas: list[SpillArea] = []
         self._files: dict[Key, Spilled] = {}
         self._turns = itertools.count()
@@ -113,6 +122,7 @@ class DiskTier(MutableMapping[Key, object]):
                     columns=file.columns,
                     library=file.library,
                     threads=self._threads,
+                    paths=self._paths,
                 )
         except FileNotFoundError as e:
             raise MissingPartitionError(f"{file.path} is gone. {_LOST.format(key)}", path=file.path) from e
@@ -259,7 +269,14 @@ class DiskTier(MutableMapping[Key, object]):
         path = area.new_path()
         with created(path) as fd:
             written = partition_files.write(
-                fd, value, IDENTITY, codec=self._codec, threads=self._threads, durable=False, prove=False
+                fd,
+                value,
+                IDENTITY,
+                codec=self._codec,
+                threads=self._threads,
+                durable=False,
+                prove=False,
+                paths=self._paths,
             )
         file = CleanFile(area.store, path, IDENTITY, written.digest, None)
         whole = written.proven and not packed and not isinstance(value, self.stand_ins)

@@ -6,11 +6,12 @@ import json
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from blake3 import blake3
 from crc32c import crc32c
 
+from ckpt_spill.store.checked import FormatError, digest_of, fail, fields_of, integer, no_constant, of_type
 from ckpt_spill.store.codecs import CODECS, WIDTHS
 
 VERSION = 1
@@ -26,13 +27,8 @@ _TRAILER = struct.Struct("<QII8s")
 HEADER_SIZE = _HEADER.size
 TRAILER_SIZE = _TRAILER.size
 HEADER = _HEADER.pack(MAGIC, VERSION, 0)
-DIGEST_SIZE = 32
 LARGEST_FOOTER = 1 << 28
 """No footer is longer, so that a forged length costs no more memory; enough for the blocks of ten terabytes."""
-
-
-class FormatError(ValueError):
-    """The bytes are not what format version 1 allows there; the message goes on after the file's name."""
 
 
 @dataclass(frozen=True)
@@ -185,19 +181,19 @@ def check_header(header: bytes) -> None:
     if len(header) == HEADER_SIZE and header[:8] == MAGIC:
         version = _HEADER.unpack(header)[1]
         if version > VERSION:
-            _fail(f"is of format version {version}; this release reads up to {VERSION}: upgrade ckpt_spill")
-    _fail("does not begin as a partition file")
+            fail(f"is of format version {version}; this release reads up to {VERSION}: upgrade ckpt_spill")
+    fail("does not begin as a partition file")
 
 
 def footer_place(end: bytes, size: int) -> tuple[int, int]:
     """Length and CRC of the footer from the trailer of a file of `size` bytes."""
     if size < HEADER_SIZE + TRAILER_SIZE or len(end) != TRAILER_SIZE:
-        _fail(f"is too short, {size} bytes")
+        fail(f"is too short, {size} bytes")
     length, crc, reserved, magic = _TRAILER.unpack(end)
     if magic != END_MAGIC or reserved:
-        _fail("does not end as a partition file: truncated, extended or overwritten")
+        fail("does not end as a partition file: truncated, extended or overwritten")
     if length > min(size - HEADER_SIZE - TRAILER_SIZE, LARGEST_FOOTER):
-        _fail(f"tells of a footer of {length} bytes in a file of {size}")
+        fail(f"tells of a footer of {length} bytes in a file of {size}")
     return length, crc
 
 
@@ -210,27 +206,27 @@ def unpack(packed: bytes, size: int) -> Footer:
         It is not a footer of this version, or what it says cannot be true of such a file.
     """
     try:
-        tree = json.loads(packed.decode(), parse_constant=_no_constant)
+        tree = json.loads(packed.decode(), parse_constant=no_constant)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"has a footer that is not JSON: {error}") from error
-    fields = _fields(tree, "footer", "version", "checkpoint", "generation", "partition", "block", "value", "buffers")
+    fields = fields_of(tree, "footer", "version", "checkpoint", "generation", "partition", "block", "value", "buffers")
     if fields["version"] != VERSION:
-        _fail(f"has a footer of version {fields['version']!r} under a header of version {VERSION}")
-    block = _integer(fields["block"], "block size", 1, LARGEST_BLOCK)
+        fail(f"has a footer of version {fields['version']!r} under a header of version {VERSION}")
+    block = integer(fields["block"], "block size", 1, LARGEST_BLOCK)
     footer = Footer(
         identity=Identity(
-            _a(str, fields["checkpoint"], "checkpoint"),
-            _integer(fields["generation"], "generation"),
-            _integer(fields["partition"], "partition"),
+            of_type(str, fields["checkpoint"], "checkpoint"),
+            integer(fields["generation"], "generation"),
+            integer(fields["partition"], "partition"),
         ),
-        description=_a(dict, fields["value"], "value"),
+        description=of_type(dict, fields["value"], "value"),
         block=block,
-        buffers=tuple(_buffers(_a(list, fields["buffers"], "buffers"), block)),
+        buffers=tuple(_buffers(of_type(list, fields["buffers"], "buffers"), block)),
     )
     end = footer.buffers[-1].end if footer.buffers else HEADER_SIZE
     expected = end + len(packed) + TRAILER_SIZE
     if expected != size:
-        _fail(f"has {size} bytes where its footer tells of {expected}")
+        fail(f"has {size} bytes where its footer tells of {expected}")
     return footer
 
 
@@ -244,68 +240,30 @@ def _buffers(entries: list[Any], block: int) -> Iterator[Buffer]:
 
 def _buffer(entry: Any, block: int, end: int) -> Buffer:
     """Read one entry of the buffer table, so that no later step can be led to allocate or read out of bounds."""
-    fields = {"at": end, "codec": "none", "shuffle": 1} | _a(dict, entry, "buffer")
-    _fields(fields, "buffer", "at", "length", "codec", "shuffle", "stored", "crc32c", "blake3")
-    offset = _integer(fields["at"], "place", end, end + PAGE - 1)
+    fields = {"at": end, "codec": "none", "shuffle": 1} | of_type(dict, entry, "buffer")
+    fields_of(fields, "buffer", "at", "length", "codec", "shuffle", "stored", "crc32c", "blake3")
+    offset = integer(fields["at"], "place", end, end + PAGE - 1)
     if offset != end and offset % PAGE:
-        _fail("has a buffer that begins neither with a page nor where the one before ends")
-    length = _integer(fields["length"], "length")
+        fail("has a buffer that begins neither with a page nor where the one before ends")
+    length = integer(fields["length"], "length")
     codec = fields["codec"]
     if codec not in ("none", *CODECS):
-        _fail(f"has a buffer of unknown codec {codec!r:.40}")
-    width = _integer(fields["shuffle"], "shuffle", 1, max(WIDTHS))
+        fail(f"has a buffer of unknown codec {codec!r:.40}")
+    width = integer(fields["shuffle"], "shuffle", 1, max(WIDTHS))
     if width not in (1, *WIDTHS):
-        _fail(f"has a buffer of unknown shuffle {width}")
-    stored, crcs = _a(list, fields["stored"], "stored sizes"), _a(list, fields["crc32c"], "checksums")
+        fail(f"has a buffer of unknown shuffle {width}")
+    stored, crcs = of_type(list, fields["stored"], "stored sizes"), of_type(list, fields["crc32c"], "checksums")
     if not len(stored) == len(crcs) == -(-length // block):
-        _fail("has a buffer whose blocks do not make its length")
+        fail("has a buffer whose blocks do not make its length")
     ratio = CODECS[codec].max_ratio if codec in CODECS else 1
     for size, raw in zip(stored, block_sizes(length, block), strict=True):
-        _integer(size, "stored size", -(-raw // ratio), raw)
+        integer(size, "stored size", -(-raw // ratio), raw)
     return Buffer(
         offset=offset,
         length=length,
         codec=codec,
         width=width,
         stored=tuple(stored),
-        crcs=tuple(_integer(crc, "checksum", 0, 0xFFFFFFFF) for crc in crcs),
-        digest=_digest(fields["blake3"]),
+        crcs=tuple(integer(crc, "checksum", 0, 0xFFFFFFFF) for crc in crcs),
+        digest=digest_of(fields["blake3"]),
     )
-
-
-def _fields(tree: Any, what: str, *names: str) -> dict[str, Any]:
-    fields: dict[str, Any] = _a(dict, tree, what)
-    if fields.keys() != set(names):
-        _fail(f"has a {what} with the fields {', '.join(sorted(fields)):.200}")
-    return fields
-
-
-def _a(kind: type, value: Any, what: str) -> Any:
-    if type(value) is not kind:
-        _fail(f"has a {what} that is no {kind.__name__}")
-    return value
-
-
-def _integer(value: Any, what: str, low: int = 0, high: int = (1 << 63) - 1) -> int:
-    # bool is an int to isinstance.
-    if type(value) is not int or not low <= value <= high:
-        _fail(f"has an impossible {what}")
-    return value
-
-
-def _digest(text: Any) -> bytes:
-    try:
-        digest = bytes.fromhex(_a(str, text, "digest"))
-    except ValueError:
-        digest = b""
-    if len(digest) != DIGEST_SIZE or digest.hex() != text:
-        _fail("has a buffer whose digest is not 64 hexadecimal digits")
-    return digest
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _fail(message: str) -> NoReturn:
-    raise FormatError(message)

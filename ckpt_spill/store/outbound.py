@@ -159,7 +159,7 @@ def fetched(pieces: Iterator[Piece | FarPiece | Straight]) -> Generator[Piece | 
 
 
 def _loads(pieces: Iterator[Piece | FarPiece | Straight]) -> Iterator[tuple[int, list[Piece | FarPiece | Straight]]]:
-    """Cut pieces into loads of which the far ones fill a slot, and number these; others alone are loads of their own."""
+    """Cut pieces into numbered loads of which the far ones fill a slot; others alone are loads of their own."""
     number = far = near = 0
     load: list[Piece | FarPiece | Straight] = []
     for piece in pieces:

@@ -19,9 +19,11 @@ from crc32c import crc32c
 
 from ckpt_spill.errors import CorruptPartitionError, UnserializableError
 from ckpt_spill.store import blocks, descriptors, footer, frames, inbound, writing
+from ckpt_spill.store.checked import FormatError
 from ckpt_spill.store.choice import BYTE_PRICE, BYTE_PRICE_OF_SPILLS, CodecName, Disk, choose
 from ckpt_spill.store.codecs import Bytes
 from ckpt_spill.store.descriptors import NotRegularError, Source, open_regular, read_bytes
+from ckpt_spill.store.device import libraries
 from ckpt_spill.store.device.paths import ANY, Paths
 from ckpt_spill.store.footer import Footer, Identity
 from ckpt_spill.store.frames import Library
@@ -166,8 +168,9 @@ def read(
         with _described():
             decoding = frames.decoding(found.description, lengths, columns, library, ways)
         _read_buffers(file, found, decoding.destinations, decoding.pickled, threads)
-        for number, memory in decoding.far.items():
-            ways.read(number, memory)
+        with libraries.failing_to_read():
+            for number, memory in decoding.far.items():
+                ways.read(number, memory)
         with _described():
             return decoding.value()
 
@@ -202,7 +205,7 @@ def verify(
         _read_buffers(file, found, dict.fromkeys(everything), frozenset(everything), threads)
         for start, stop in found.gaps():
             if any(read_bytes(file, stop - start, start)):
-                raise footer.FormatError(f"has padding at {start} that is not zeros")
+                raise FormatError(f"has padding at {start} that is not zeros")
     return Written(sum(buffer.length for buffer in found.buffers), file.size, digest)
 
 
@@ -216,13 +219,13 @@ def _read_footer(file: Source, identity: Identity | None, digest: bytes | None) 
     start = size - footer.TRAILER_SIZE - length
     packed = tail[start - begin : -footer.TRAILER_SIZE] if start >= begin else read_bytes(file, length, start)
     if crc32c(packed) != crc:
-        raise footer.FormatError("has a footer that fails its CRC-32C")
+        raise FormatError("has a footer that fails its CRC-32C")
     actual = blake3(packed).digest()
     if digest is not None and actual != digest:
-        raise footer.FormatError("has a footer that is not the one that was written")
+        raise FormatError("has a footer that is not the one that was written")
     found = footer.unpack(packed, size)
     if digest is None and identity is not None and found.identity != identity:
-        raise footer.FormatError(f"is {found.identity}, where {identity} should be")
+        raise FormatError(f"is {found.identity}, where {identity} should be")
     return found, actual
 
 
@@ -248,7 +251,7 @@ def _described() -> Iterator[None]:
     try:
         yield
     except (ValueError, RecursionError) as error:
-        raise footer.FormatError(f"does not describe a value: {error}") from error
+        raise FormatError(f"does not describe a value: {error}") from error
 
 
 @contextmanager
@@ -263,7 +266,7 @@ def _opened(path: str | os.PathLike[str] | Source) -> Iterator[Source]:
         raise CorruptPartitionError(
             f"{where}: {part} {error}", path=where, buffer=error.buffer, block=error.block
         ) from error
-    except (footer.FormatError, NotRegularError) as error:
+    except (FormatError, NotRegularError) as error:
         raise CorruptPartitionError(f"{where} {error}", path=where, buffer=None, block=None) from error
 
 

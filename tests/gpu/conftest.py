@@ -22,10 +22,11 @@ def started():
     if missing() is None:
         import cupy
 
-        from ckpt_spill.store.frames import device, layout
+        from ckpt_spill.store.device.copies import to_host
+        from ckpt_spill.store.device.memory import Memory
 
         array = cupy.arange(10)
-        device.to_host([layout.Window(array.data.ptr, array.nbytes)])
+        to_host([Memory(array.data.ptr, array.nbytes)])
 
 
 @pytest.fixture

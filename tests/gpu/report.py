@@ -48,6 +48,7 @@ class Report:
         self.outcomes: dict[str, str] = {}
         self.seconds: Counter[str] = Counter()
         self.reasons: dict[str, str] = {}
+        self.figures: dict[str, str] = {}
         self.running: str | None = None
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -60,6 +61,7 @@ class Report:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid] += report.duration
+        self.figures |= {name: str(figure) for name, figure in report.user_properties}
         if not report.passed:
             self.note(report.nodeid, report)
         elif report.when == "call":
@@ -91,6 +93,9 @@ class Report:
         for outcome in ("failed", "skipped"):
             for name in (name for name, found in self.outcomes.items() if found == outcome):
                 yield from ("", f"## {outcome}: {name}", "", "```", self.reasons[name], "```")
+        if self.figures:
+            yield from ("", "## Figures, one run each", "", "| | |", "|---|---|")
+            yield from (f"| {name} | {figure} |" for name, figure in self.figures.items())
         files: Counter[str] = Counter()
         for name, seconds in self.seconds.items():
             files[name.partition("::")[0]] += seconds

@@ -9,8 +9,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from ckpt_spill.store import frames, partition
-from ckpt_spill.store.frames import device
+from ckpt_spill.store import partition
+from ckpt_spill.store.device import copies
+from ckpt_spill.store.device.memory import Memory
 from tests.gpu import missing
 from tests.strict import diff
 from tests.test_frames_cudf import COLUMNS
@@ -149,9 +150,9 @@ def test_big_copies_are_cut_and_joined():
     """Memory of several times the pinned one, in pieces of odd sizes, comes to the host as it is."""
     import cupy
 
-    sizes = [1, 0, device._HALF - 1, device._HALF * 2 + 3, 17, 5]
+    sizes = [1, 0, copies.ROOM - 1, copies.ROOM * 5 + 3, 17, 5]
     arrays = [cupy.random.randint(0, 256, n, dtype=cupy.uint8) for n in sizes]
-    fetched = device.to_host([frames.layout.Window(a.data.ptr, a.nbytes) for a in arrays])
+    fetched = copies.to_host([Memory(a.data.ptr, a.nbytes) for a in arrays])
     for array, got in zip(arrays, fetched, strict=True):
         assert np.array_equal(array.get(), got)
 

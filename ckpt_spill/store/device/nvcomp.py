@@ -71,9 +71,15 @@ def _nvcomp() -> Any:
 
 
 def trusted() -> bool:
-    """Tell whether the library is here and decodes right: found out once, by blocks whose content is known."""
+    """Tell whether the library is here and decodes right: found out once, by blocks whose content is known.
+
+    Where RMM has no memory to try it in, nothing is known: the answer is False, and the next call tries again.
+    """
     with _lock:
-        return _trusted()
+        try:
+            return _trusted()
+        except MemoryError:
+            return False
 
 
 @functools.cache
@@ -84,6 +90,8 @@ def _trusted() -> bool:
         return False
     try:
         return all(_decodes_right(codec) for codec in _ALGORITHMS)
+    except MemoryError:
+        raise
     except Exception:
         logger.exception("nvCOMP does not work here; blocks are decoded on the host")
         return False

@@ -57,7 +57,11 @@ def _view(memory: np.ndarray | Memory, shape: Sequence[int], dtype: np.dtype[Any
     return device.view(copies.to_device(memory) if isinstance(memory, np.ndarray) else memory, shape, dtype)
 
 
-_ON_DEVICE = arrays.Maker(_take, _view, device.broadcast)
+def _broadcast(array: Any, shape: tuple[int, ...]) -> Any:
+    return device.broadcast(array, shape)
+
+
+_ON_DEVICE = arrays.Maker(_take, _view, _broadcast)
 
 
 def _once(array: Any) -> list[int]:
