@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import ckpt_spill as cs
 from ckpt_spill.collections import ArrayAdapter
-from ckpt_spill.store import blocks, footer, partition
+from ckpt_spill.store import blocks, footer, inbound, partition
 from ckpt_spill.store.choice import Choice
 from ckpt_spill.store.descriptors import OpenFile, Writer, open_regular
 from ckpt_spill.store.device import copies, direct, hashes, libraries, nvcomp
@@ -330,6 +330,15 @@ def test_what_fails_on_the_device_is_no_fault_of_the_file(built, path, monkeypat
     with pytest.raises(cs.ReadError, match="cudaErrorIllegalAddress") as caught:
         partition.read(path, IDENTITY, written.digest, paths=ALL)
     assert not isinstance(caught.value, cs.CorruptPartitionError)
+
+
+def test_frames_that_claim_another_size(built, path, monkeypatch):
+    """NVCOMP takes memory for what a frame claims: that is compared before."""
+    written = save(path, host.OfCudf(table(["steps"])), codec="zstd")
+    monkeypatch.setattr(inbound, "zstd_content_size", lambda frame: 1 << 40)
+    with pytest.raises(cs.CorruptPartitionError, match="block 0, does not decode: 1099511627776 bytes"):
+        partition.read(path, IDENTITY, written.digest, paths=ALL)
+    assert built.decoded == 0
 
 
 def test_blocks_that_decode_to_another_size(built, path, monkeypatch):

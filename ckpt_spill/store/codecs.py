@@ -76,13 +76,28 @@ def _zstd_compress(source: Bytes) -> bytes:
     return compressed
 
 
+def zstd_content_size(source: Bytes) -> int:
+    """Give the size of the content that a frame claims.
+
+    Raises
+    ------
+    CodecError
+        It is no frame.
+    """
+    try:
+        size: int = zstandard.get_frame_parameters(source.data).content_size
+    except zstandard.ZstdError as error:
+        raise CodecError(f"not a zstd frame: {error}") from error
+    return size
+
+
 def _zstd_decompress(source: Bytes, out: Bytes) -> None:
     """Decompress one frame straight into `out`; the size the frame claims is looked at first."""
     decompressor = getattr(_local, "decompressor", None)
     if decompressor is None:
         decompressor = _local.decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
+    size = zstd_content_size(source)
     try:
-        size = zstandard.get_frame_parameters(source.data).content_size
         # libzstd takes its single-pass way when it is given the whole frame and room for all of its content.
         done = decompressor.stream_reader(source.data).readinto(out.data) if size == len(out) else size
     except zstandard.ZstdError as error:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ckpt_spill.store import blocks
 from ckpt_spill.store.blocks import BlockError, Run
-from ckpt_spill.store.codecs import Bytes, CodecError
+from ckpt_spill.store.codecs import Bytes, CodecError, zstd_content_size
 from ckpt_spill.store.descriptors import OpenFile, Source
 from ckpt_spill.store.device import arrays, copies, direct, hashes, nvcomp
 from ckpt_spill.store.device.memory import Memory
@@ -82,15 +82,17 @@ class Ways:
         sources: list[Memory] = []
         targets: list[Memory] = []
         for run, data in batch:
+            _check_claims(run, data)
             sent, start = copies.to_device(data), 0
             for stored, raw in zip(run.stored, run.raw, strict=True):
                 sources.append(sent.part(start, start + stored))
                 targets.append(memory.part(at, at + raw))
                 start, at = start + stored, at + raw
         packed = [n for n, (s, t) in enumerate(zip(sources, targets, strict=True)) if s.nbytes < t.nbytes]
-        first = batch[0][0]
+        first, decoded = batch[0][0], []
         try:
-            decoded = nvcomp.decode(first.codec, [sources[n] for n in packed], [targets[n].nbytes for n in packed])
+            if packed:
+                decoded = nvcomp.decode(first.codec, [sources[n] for n in packed], [targets[n].nbytes for n in packed])
         except CodecError as e:
             raise BlockError(f"does not decode: {e}", first.buffer, None) from e
         made = dict(zip(packed, decoded, strict=True))
@@ -98,6 +100,20 @@ class Ways:
             found, width = (made[n], first.width) if n in made else (_bytes(source), 1)
             arrays.unshuffle(found, width, _bytes(target))
         return at
+
+
+def _check_claims(run: Run, data: Bytes) -> None:
+    """Look at what zstd frames claim to hold before nvCOMP takes so much memory of the device."""
+    at = 0
+    for block, (stored, raw) in enumerate(zip(run.stored, run.raw, strict=True), run.first):
+        if run.codec == "zstd" and stored < raw:
+            try:
+                size = zstd_content_size(data[at : at + stored])
+            except CodecError as e:
+                raise BlockError(f"does not decode: {e}", run.buffer, block) from e
+            if size != raw:
+                raise BlockError(f"does not decode: {size} bytes in a frame, not {raw}", run.buffer, block)
+        at += stored
 
 
 def _bytes(memory: Memory) -> Any:
