@@ -55,6 +55,21 @@ def test_pieces_of_any_size_are_fetched(driver, sizes):
     assert driver.started == []
 
 
+def test_pieces_that_follow_one_another_are_one_copy(driver, monkeypatch):
+    """Blocks of one buffer do not take a call each."""
+    memory = np.arange(60, dtype=np.uint8)
+    at = memory.ctypes.data
+    calls = []
+    with copies.channel() as taken:
+        copy = taken._copy
+        monkeypatch.setattr(taken, "_copy", lambda *args: calls.append(len(args[1])) or copy(*args))
+        load = [Memory(at, 10), Memory(at + 10, 20), Memory(at + 30, 0), Memory(at + 40, 5), Memory(at, 1)]
+        places = taken.start(0, load)
+        taken.wait()
+        assert [place.tolist() for place in places] == [memory[p.address - at :][: p.nbytes].tolist() for p in load]
+    assert calls == [30, 5, 1]
+
+
 def test_a_copy_that_fails_leaves_the_next_one_alone(driver, monkeypatch):
     """The pinned memory is not kept from others by an error."""
     memory = np.arange(10, dtype=np.uint8)

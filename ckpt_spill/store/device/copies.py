@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -36,18 +37,30 @@ class Channel:
 
     def start(self, slot: int, load: Sequence[Memory]) -> list[np.ndarray]:
         """Begin to copy what fits in a slot; tell where in it the bytes will be after `wait`."""
-        places, at = [], 0
-        for piece in load:
-            place = self._slots[slot][at : at + piece.nbytes]
-            if piece.nbytes:
-                self._copy(piece.address, place, self._stream)
-            places.append(place)
+        room, at = self._slots[slot], 0
+        for piece in _joined(load):
+            self._copy(piece.address, room[at : at + piece.nbytes], self._stream)
             at += piece.nbytes
-        return places
+        ends = list(itertools.accumulate((piece.nbytes for piece in load), initial=0))
+        return [room[start:stop] for start, stop in itertools.pairwise(ends)]
 
     def wait(self) -> None:
         """Wait for all copies that were begun."""
         self._stream.synchronize()
+
+
+def _joined(load: Sequence[Memory]) -> Iterator[Memory]:
+    """Give the pieces that have bytes, those that follow one another in memory as one."""
+    joined = Memory(0, 0)
+    for piece in load:
+        if joined.nbytes and joined.address + joined.nbytes == piece.address:
+            joined = Memory(joined.address, joined.nbytes + piece.nbytes)
+        elif piece.nbytes:
+            if joined.nbytes:
+                yield joined
+            joined = piece
+    if joined.nbytes:
+        yield joined
 
 
 @contextlib.contextmanager
