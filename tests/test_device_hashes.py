@@ -118,10 +118,11 @@ def test_any_length_in_any_blocks(kernels, content, offset, length, block, threa
     assert got == (want[0], want[1] if digests else [])
 
 
-def test_the_largest_block(kernels):
-    """A block of 2^24 bytes fills the tree and the shifts of the CRC to their limits; a few bytes make one more."""
+@pytest.mark.parametrize("threads", [256, 1024])
+def test_the_largest_block(kernels, threads):
+    """A block of 2^24 bytes fills the tree; 1024 threads shift CRCs as far as can be. A few bytes more are a block."""
     data = np.tile(CONTENTS["random"], 4)[: (1 << 24) + 5]
-    assert run(kernels, data, 1 << 24, threads=256) == expected(data, 1 << 24)
+    assert run(kernels, data, 1 << 24, threads=threads) == expected(data, 1 << 24)
 
 
 def test_the_checksum_of_the_catalogue(kernels):

@@ -6,8 +6,7 @@
 // A CRC is a remainder of polynomials over GF(2): it is the sum of what the pieces of a message contribute, and n bytes
 // that follow a piece multiply what it contributes by x^(8n). So threads take pieces in any order.
 //
-// Nothing here assumes how many threads a thread block has (8 or more), how many of these there are, or where the memory
-// begins.
+// Nothing here assumes how many threads (8 or more) or thread blocks there are, or where the memory begins.
 
 typedef unsigned long long u64;
 
