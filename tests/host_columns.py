@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 
 from ckpt_spill.store import frames
-from ckpt_spill.store.device import arrays, copies
+from ckpt_spill.store.device import arrays, copies, memory
 from ckpt_spill.store.frames import columns, layout, rapids
 from ckpt_spill.store.frames.buffers import Far, Sink
 from ckpt_spill.store.frames.parts import Parts
+from tests import host_device
 from tests.through_bytes import refill
 
 #: The memory that addresses point into.
@@ -123,10 +124,13 @@ def standing_in():
     def table(value):
         return contextlib.nullcontext(value.table) if isinstance(value, OfCudf) else opened(value)
 
+    copies._spare.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rapids, "is_cudf", lambda value: isinstance(value, OfCudf) or is_cudf(value))
         patch.setattr(rapids, "is_cupy", lambda value: isinstance(value, OfCupy) or is_cupy(value))
         patch.setattr(rapids, "opened", table)
-        patch.setattr(copies, "to_host", fetch)
+        patch.setattr(memory, "settle", lambda: None)
+        patch.setattr(copies, "Channel", host_device.Channel)
         patch.setattr(arrays, "compact", lambda array: OfCupy(array.array.copy(order="K")))
         yield
+    copies._spare.clear()
