@@ -2,6 +2,7 @@
 
 import os
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import dask
 import dask.array as da
@@ -160,6 +161,22 @@ def test_a_failure_while_pieces_are_copied_leaves_the_next_write_alone(device, p
     written = save(path, host.OfCudf(table()), threads=3)
     assert list(copies._spare) == [spare]
     check(partition.read(path, IDENTITY, written.digest, library="pandas"))
+
+
+def test_writes_at_the_same_time(device, tmp_path, monkeypatch):
+    """Pinned memory is one write's until its last piece was encoded: nothing of another one gets into its file."""
+    monkeypatch.setattr(copies, "ROOM", 2 * BLOCK)
+    values = [np.full((3, BLOCK // 8 + 100 * n), n, np.int64) for n in range(24)]
+
+    def write(n):
+        path = str(tmp_path / str(n))
+        frame = host.frame([host.column(pa.array(row)) for row in values[n]])
+        written = save(path, host.OfCudf(frame), codec=["lz4", "none"][n % 2], threads=2 + n % 3)
+        read = partition.read(path, IDENTITY, written.digest, library="pandas")
+        return all(np.array_equal(read[f"c{k}"].to_numpy(), row) for k, row in enumerate(values[n]))
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(write, range(len(values))))
 
 
 def as_far(array):

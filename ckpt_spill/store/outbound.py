@@ -131,31 +131,32 @@ def hashed(straight: Straight) -> Hashed:
     return Hashed(straight.buffer, straight.memory, [straight.block] * full + [rest] * (rest > 0), crcs, digests)
 
 
-def fetched(pieces: Iterator[Piece | FarPiece | Straight]) -> Generator[Piece | Straight]:
+def fetched(pieces: Iterator[Piece | FarPiece | Straight], while_in_use: ExitStack) -> Generator[Piece | Straight]:
     """Copy far pieces to the host, a load ahead of those that are given; others are passed on in their order.
 
-    The memory of a far piece is used again once it was encoded. Each load with far pieces but the last has more to
-    encode than `pool.ordered` collects before it begins: so a load is not waited for in vain when two more were given.
+    They are in memory that is somebody else's once `while_in_use` is closed: not before the last one was encoded, which
+    is after this has ended. Within, the memory of a far piece is used again once it was encoded. Each load with far
+    pieces but the last has more to encode than `pool.ordered` collects before it begins: so a load is not waited for in
+    vain when two more were given.
     """
     latches: deque[_Latch] = deque()
     ahead: list[Piece | Straight] = []
-    with ExitStack() as stack:
-        taken: copies.Channel | None = None
-        for number, load in _loads(pieces):
-            far = [piece for piece in load if isinstance(piece, FarPiece)]
-            if not far:
-                yield from ahead
-                ahead = [piece for piece in load if not isinstance(piece, FarPiece)]
-                continue
-            taken = taken or stack.enter_context(copies.channel())
-            if len(latches) == copies.SLOTS:
-                latches.popleft().wait()
-            latches.append(_Latch(len(far)))
-            places = iter(taken.start(number % copies.SLOTS, [piece.memory for piece in far]))
+    taken: copies.Channel | None = None
+    for number, load in _loads(pieces):
+        far = [piece for piece in load if isinstance(piece, FarPiece)]
+        if not far:
             yield from ahead
-            taken.wait()
-            ahead = [_near(p, next(places), latches[-1]) if isinstance(p, FarPiece) else p for p in load]
+            ahead = [piece for piece in load if not isinstance(piece, FarPiece)]
+            continue
+        taken = taken or while_in_use.enter_context(copies.channel())
+        if len(latches) == copies.SLOTS:
+            latches.popleft().wait()
+        latches.append(_Latch(len(far)))
+        places = iter(taken.start(number % copies.SLOTS, [piece.memory for piece in far]))
         yield from ahead
+        taken.wait()
+        ahead = [_near(p, next(places), latches[-1]) if isinstance(p, FarPiece) else p for p in load]
+    yield from ahead
 
 
 def _loads(pieces: Iterator[Piece | FarPiece | Straight]) -> Iterator[tuple[int, list[Piece | FarPiece | Straight]]]:

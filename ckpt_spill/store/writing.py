@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -65,7 +65,8 @@ def write_buffers(
 
     with (
         closing(ordered(decide, arrays, weight=nbytes_of, threads=threads)) as deciding,
-        closing(outbound.fetched(cut(deciding))) as pieces,
+        ExitStack() as while_in_use,
+        closing(outbound.fetched(cut(deciding), while_in_use)) as pieces,
         closing(ordered(_encode, pieces, weight=nbytes_of, threads=threads)) as encoding,
     ):
         for encoded in encoding:
