@@ -81,17 +81,19 @@ class Manifest(ManifestData):
         Returns
         -------
         dict of dict
-            By address of the worker: ``"gds"``, whether raw blocks go directly, by kvikio; ``"nvcomp"``, whether
-            compressed blocks are decoded on the GPU. Where both are False all goes through the host. What was
-            written directly into this checkpoint is ``direct_nbytes``.
+            By address of the worker, ``"local"`` for this process: ``"gds"``, whether raw blocks go directly, by
+            kvikio; ``"nvcomp"``, whether compressed blocks are decoded on the GPU. Where both are False all goes
+            through the host. What was written directly into this checkpoint is ``direct_nbytes``.
 
         Raises
         ------
         RefusedError
-            The configuration insists on a way that is not there.
+            The configuration of some workers, which are named, insists on a way that is not there.
         """
-        answers = connect(client).each(errands.paths)
-        return {address: answer for address, answer in answers.items() if answer is not None}
+        answers = {a: answer for a, answer in connect(client).each(errands.paths).items() if answer is not None}
+        if problems := [f"{address}: {p}" for address, (_, problems) in answers.items() for p in problems]:
+            raise RefusedError("not all is there that is configured:\n  " + "\n  ".join(problems))
+        return {address: found for address, (found, _) in answers.items()}
 
     def replicate(self, replicas: int, client: Client | None = None) -> Manifest:
         """Make copies until each partition has so many, each in another failure domain.

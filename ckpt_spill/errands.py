@@ -10,7 +10,13 @@ from typing import NamedTuple
 
 from dask.typing import Key
 
-from ckpt_spill.errors import CkptSpillError, CorruptPartitionError, DiskFullError, MissingPartitionError
+from ckpt_spill.errors import (
+    CkptSpillError,
+    CorruptPartitionError,
+    DiskFullError,
+    MissingPartitionError,
+    RefusedError,
+)
 from ckpt_spill.here import paths_here, scratch_here, settings_here, this_worker
 from ckpt_spill.jobs import Record, StoreRef
 from ckpt_spill.ongoing import abandon
@@ -224,10 +230,15 @@ def delete(root: str, run: Run) -> None:
         store.remove(run)
 
 
-def paths() -> dict[str, bool]:
-    """Tell by which ways bytes go between files and a GPU here."""
-    chosen = paths_here()
-    return {"gds": chosen.direct(), "nvcomp": chosen.decoding()}
+def paths() -> tuple[dict[str, bool], list[str]]:
+    """Tell by which ways bytes go between files and a GPU here, and which are insisted on and are not there."""
+    chosen, found, problems = paths_here(), {}, []
+    for name, ask in (("gds", chosen.direct), ("nvcomp", chosen.decoding)):
+        try:
+            found[name] = ask()
+        except RefusedError as e:
+            problems.append(str(e))
+    return found, problems
 
 
 def give_up(runs: Sequence[Run]) -> None:

@@ -25,6 +25,9 @@ from tests.leaks import open_paths
 FORKED = {"distributed.worker.multiprocessing-method": "forkserver"}
 # Scheduler and workers check their own state after every transition, so that a wrong use of them shows as an error.
 VALIDATE = {"distributed.scheduler.validate": True, "distributed.worker.validate": True}
+# When this has passed after a restart, dask's clusters look whether a worker is there again, and end its nanny for good
+# if that is still at it, as on a busy machine.
+PATIENT = {"distributed.deploy.lost-worker-timeout": "1 day"}
 
 
 @contextlib.contextmanager
@@ -54,7 +57,7 @@ def started(
     options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": logging.CRITICAL} | options
     with (
         tempfile.TemporaryDirectory(prefix="workers-") as scratch,
-        dask.config.set(VALIDATE if validate else {}),
+        dask.config.set(PATIENT | (VALIDATE if validate else {})),
         forked() if kind is LocalCluster else contextlib.nullcontext(),
         kind(n_workers=n_workers, local_directory=scratch, **options) as cluster,
     ):

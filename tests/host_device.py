@@ -170,6 +170,7 @@ def standing_in(*, gds="compat", decodes=True, cupy=False):
     copies._spare.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(libraries, "check", lambda: None)
+        patch.setattr(libraries, "has_device", lambda: True)
         patch.setattr(memory, "allocate", allocate)
         patch.setattr(memory, "settle", lambda: None)
         patch.setattr(copies, "Channel", Channel)
@@ -179,6 +180,7 @@ def standing_in(*, gds="compat", decodes=True, cupy=False):
         patch.setattr(direct, "write", counted("written", write))
         patch.setattr(hashes, "trusted", lambda: True)
         patch.setattr(hashes, "hash_blocks", hash_blocks)
+        patch.setattr(nvcomp, "import_library", lambda: None)
         patch.setattr(nvcomp, "trusted", lambda: decodes)
         patch.setattr(nvcomp, "decode", counted("decoded", decode))
         if cupy:

@@ -205,11 +205,22 @@ def test_the_way_out_is_named_at_once(root):
     of_cudf = small(root)
     with pytest.raises(cs.ReadError, match=r"cudf.*backend='pandas'"):
         cs.rehydrate(of_cudf)
-    for collection in (da.ones(3), db.range(3, npartitions=1), dd.from_pandas(pd.DataFrame({"a": [1]}))):
+    for collection, name in ((da.ones(3), "cupy"), (dd.from_pandas(pd.DataFrame({"a": [1]})), "cudf")):
         made = cs.persist_to_disk(collection, root=root)
-        assert made.library == {"array": "numpy", "dataframe": "pandas", "bag": None}[made.kind]
-        with pytest.raises(cs.ReadError, match=r"cudf.*backend='pandas'"):
+        assert made.library == {"array": "numpy", "dataframe": "pandas"}[made.kind]
+        with pytest.raises(cs.ReadError, match=rf"{name}.*backend='pandas'"):
             cs.rehydrate(made, backend="cudf")
+
+
+def test_what_is_neither_a_frame_nor_an_array_stays_what_it_is(root):
+    """Also where there is no GPU; a Delayed may be a frame, which is found out when it is read."""
+    with dask.config.set(scheduler="sync"):
+        made = cs.persist_to_disk(db.range(3, npartitions=1), name="bag", root=root)
+        assert made.library is None
+        assert cs.rehydrate(made, backend="cudf").compute() == [0, 1, 2]
+        one = cs.persist_to_disk(delayed(lambda: pd.DataFrame({"a": [1]}), pure=False)(), name="one", root=root)
+        with pytest.raises(cs.ReadError, match=r"cudf.*backend='pandas'"):
+            cs.rehydrate(one, backend="cudf").compute()
 
 
 @pytest.mark.parametrize("backend", ["polars", "numpy", "", ["pandas"]])

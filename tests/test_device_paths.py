@@ -1,6 +1,7 @@
 """The ways between a file and a device, on one that is in host memory: what is written and read, and by which way."""
 
 import os
+import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
@@ -401,25 +402,47 @@ ANY = _Any()
 
 
 # ----------------------------------------------------------------------------------------------------------- choice
+@pytest.mark.parametrize("here", [True, False])
 @pytest.mark.parametrize("mode", ["gds", "compat", ""])
 @pytest.mark.parametrize("right", [True, False])
-def test_what_is_chosen(monkeypatch, mode, right):
-    """By itself only what is of use and was found to work; what is insisted on and is not there is an error."""
+def test_what_is_chosen(monkeypatch, here, mode, right):
+    """By itself only what is of use and was found to work; what is insisted on and is not there is an error that says
+    what is missing."""
+    monkeypatch.setattr(libraries, "has_device", lambda: here)
     monkeypatch.setattr(direct, "mode", lambda: mode)
     monkeypatch.setattr(hashes, "trusted", lambda: right)
+    monkeypatch.setattr(nvcomp, "import_library", lambda: None)
     monkeypatch.setattr(nvcomp, "trusted", lambda: right)
     assert not Paths(gds=False).direct()
-    assert Paths().direct() == (mode == "gds" and right)
     assert not Paths(nvcomp=False).decoding()
-    assert Paths().decoding() == right
-    if mode and right:
+    assert Paths().direct() == (here and mode == "gds" and right)
+    assert Paths().decoding() == (here and right)
+    if here and mode and right:
         assert Paths(gds=True).direct()
     else:
-        with pytest.raises(cs.RefusedError, match="gds is true, but"):
+        missing = "no GPU" if not here else "checksums" if mode else "kvikio"
+        with pytest.raises(cs.RefusedError, match=f"gds is true, but .*{missing}"):
             Paths(gds=True).direct()
-    if not right:
-        with pytest.raises(cs.RefusedError, match="nvcomp is true, but"):
+    if here and right:
+        assert Paths(nvcomp=True).decoding()
+    else:
+        with pytest.raises(
+            cs.RefusedError, match="nvcomp is true, but .*" + ("nvCOMP does not work" if here else "no GPU")
+        ):
             Paths(nvcomp=True).decoding()
+
+
+def test_without_the_packages(monkeypatch):
+    """What has to be installed is named; where nothing is configured, nothing is said."""
+    monkeypatch.setattr(libraries, "has_device", lambda: True)
+    for name in ("kvikio", "kvikio.defaults", "nvidia.nvcomp"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert not Paths().direct()
+    assert not Paths().decoding()
+    with pytest.raises(cs.RefusedError, match="kvikio cannot be used here: install it"):
+        Paths(gds=True).direct()
+    with pytest.raises(cs.RefusedError, match="nvidia-nvcomp cannot be imported here: install it"):
+        Paths(nvcomp=True).decoding()
 
 
 @pytest.mark.parametrize("name", ["gds", "nvcomp"])
@@ -456,4 +479,11 @@ def test_without_a_gpu_nothing_is_direct(tmp_path):
     assert made.direct_nbytes == 0
     assert "GPU" not in repr(made)
     assert b"direct" not in made.to_json()
-    assert list(made.paths().values()) == [{"gds": False, "nvcomp": False}]
+    assert made.paths() == {"local": {"gds": False, "nvcomp": False}}
+    with dask.config.set({"ckpt-spill.gds": True, "ckpt-spill.nvcomp": True}):
+        with pytest.raises(
+            cs.RefusedError, match=r"(?s)local: ckpt-spill.gds is true.*local: ckpt-spill.nvcomp is true"
+        ):
+            made.paths()
+        again = cs.persist_to_disk(da.ones(3), name="again", root=str(tmp_path))  # which needs no GPU
+        assert cs.rehydrate(again).sum().compute() == 3

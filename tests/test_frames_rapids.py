@@ -4,6 +4,8 @@ import importlib
 import importlib.util
 import inspect
 import json
+import subprocess
+import sys
 import types
 
 import numpy as np
@@ -351,6 +353,12 @@ def test_names_and_signatures():
         assert callable(getattr(cupy.cuda.runtime, name))
     held = cupy.cuda.UnownedMemory(4096, 16, object(), 0)
     assert cupy.cuda.MemoryPointer(held, 0).ptr == 4096
+
+
+def test_cudf_can_be_imported_after_nvcomp():
+    """NVCOMP deletes from its package what cuDF looks for there."""
+    line = "from ckpt_spill.store.device import nvcomp; nvcomp.import_library(); import cudf"
+    subprocess.run([sys.executable, "-c", line], check=True, timeout=100)
 
 
 def test_names_of_nvcomp():

@@ -28,6 +28,14 @@ def rapids(name: str) -> Any:
         ) from e
 
 
+def has_device() -> bool:
+    """Tell whether there is a device, and a library to tell it by."""
+    try:
+        return bool(importlib.import_module("cupy").cuda.is_available())
+    except ImportError:
+        return False
+
+
 def check() -> None:
     """Make sure that there is a device.
 
@@ -36,7 +44,8 @@ def check() -> None:
     ReadError
         There is none, or its libraries cannot be imported.
     """
-    if not rapids("cupy").cuda.is_available():
+    rapids("cupy")
+    if not has_device():
         raise ReadError("this would be on a GPU, of which there is none here: read it with backend='pandas'")
 
 

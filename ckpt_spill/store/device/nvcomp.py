@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -65,8 +66,23 @@ def decode(codec: str, sources: Sequence[Memory], sizes: Sequence[int]) -> list[
 @functools.cache
 def _nvcomp() -> Any:
     """Import the library, and let it take memory from RMM's current resource."""
-    nvcomp, rmm = importlib.import_module("nvidia.nvcomp"), importlib.import_module("rmm")
+    nvcomp, rmm = import_library(), importlib.import_module("rmm")
     nvcomp.set_device_allocator(lambda nbytes, _stream: rmm.DeviceBuffer(size=nbytes))
+    return nvcomp
+
+
+def import_library() -> Any:
+    """Import the library, so that cuDF can be imported after it.
+
+    Raises
+    ------
+    ImportError
+        It is not here.
+    """
+    nvcomp = importlib.import_module("nvidia.nvcomp")
+    # It deletes this from its package, where cuDF looks for it.
+    if (libnvcomp := sys.modules.get("nvidia.libnvcomp")) is not None:
+        vars(importlib.import_module("nvidia"))["libnvcomp"] = libnvcomp
     return nvcomp
 
 
@@ -85,7 +101,7 @@ def trusted() -> bool:
 @functools.cache
 def _trusted() -> bool:
     try:
-        importlib.import_module("nvidia.nvcomp")
+        import_library()
     except ImportError:
         return False
     try:

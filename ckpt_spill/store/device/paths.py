@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ckpt_spill.errors import RefusedError
-from ckpt_spill.store.device import direct, hashes, nvcomp
+from ckpt_spill.store.device import direct, hashes, libraries, nvcomp
 
 
 class Paths(NamedTuple):
@@ -31,16 +31,7 @@ class Paths(NamedTuple):
         RefusedError
             That is insisted on, and cannot be.
         """
-        if self.gds is False:
-            return False
-        mode = direct.mode()
-        usable = mode == "gds" or (mode == "compat" and bool(self.gds))
-        if usable and hashes.trusted():
-            return True
-        if self.gds:
-            why = "the checksums that this GPU computes are wrong" if usable else "kvikio cannot be used here"
-            raise RefusedError(f"ckpt-spill.gds is true, but {why}: install kvikio, or leave it out")
-        return False
+        return self.gds is not False and _may("gds", self.gds, self._against_direct())
 
     def decoding(self) -> bool:
         """Tell whether compressed blocks may be decoded on the device.
@@ -50,15 +41,32 @@ class Paths(NamedTuple):
         RefusedError
             That is insisted on, and cannot be.
         """
-        if self.nvcomp is False:
-            return False
-        if nvcomp.trusted():
-            return True
-        if self.nvcomp:
-            raise RefusedError(
-                "ckpt-spill.nvcomp is true, but nvidia-nvcomp cannot be used here: install it, or leave it out"
-            )
-        return False
+        return self.nvcomp is not False and _may("nvcomp", self.nvcomp, self._against_decoding())
+
+    def _against_direct(self) -> str:
+        if not libraries.has_device():
+            return "there is no GPU here that CuPy finds"
+        mode = direct.mode()
+        if not mode:
+            return "kvikio cannot be used here: install it"
+        if mode == "compat" and not self.gds:
+            return "GPUDirect Storage is not set up"
+        return "" if hashes.trusted() else "this GPU's checksums cannot be relied on (see the log)"
+
+    def _against_decoding(self) -> str:
+        if not libraries.has_device():
+            return "there is no GPU here that CuPy finds"
+        try:
+            nvcomp.import_library()
+        except ImportError:
+            return "nvidia-nvcomp cannot be imported here: install it"
+        return "" if nvcomp.trusted() else "nvCOMP does not work here (see the log)"
+
+
+def _may(name: str, wanted: bool | None, reason: str) -> bool:  # noqa: FBT001
+    if reason and wanted:
+        raise RefusedError(f"ckpt-spill.{name} is true, but {reason}. Or set it to null, which takes what there is")
+    return not reason
 
 
 ANY = Paths()

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ckpt_spill.errors import ReadError
-from ckpt_spill.store.device import copies
+from ckpt_spill.store.device import copies, libraries
 from ckpt_spill.store.device.libraries import rapids
 from ckpt_spill.store.device.memory import Memory
 from ckpt_spill.store.frames import cudtypes, cupyarrays, layout
@@ -83,13 +83,19 @@ def cross(value: Any) -> Any:
     ReadError
         The library has nothing like it.
     """
-    cudf = rapids("cudf")
+    of_frames = isinstance(value, pd.DataFrame | pd.Series | pd.Index | pa.Table)
+    if not of_frames and type(value) is not np.ndarray:
+        return value
+    libraries.check()
     try:
-        if isinstance(value, pd.DataFrame | pd.Series | pd.Index):
-            return cudf.from_pandas(value, nan_as_null=False)
         if type(value) is np.ndarray:
             return cupyarrays.send(value)
-        return cudf.DataFrame.from_arrow(value) if isinstance(value, pa.Table) else value
+        cudf = rapids("cudf")
+        return (
+            cudf.DataFrame.from_arrow(value)
+            if isinstance(value, pa.Table)
+            else cudf.from_pandas(value, nan_as_null=False)
+        )
     except (TypeError, ValueError, NotImplementedError) as e:
         raise ReadError(
             f"there is nothing on a GPU like this {type(value).__name__} ({type(e).__name__}: {e}): "

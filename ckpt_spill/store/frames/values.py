@@ -70,7 +70,9 @@ def plan(
         raise ValueError(f"a value of the unknown library {origin!r}")
     if library == "pandas" or (library is None and origin is None):
         return _plan_on_host(description, source, chosen)
-    libraries.rapids(origin or columns.CUDF)
+    if origin is None and "pickle" in description:  # which may be anything
+        return _sent(_plan_on_host(description, source, chosen), rapids.cross)
+    libraries.rapids(origin or (cupyarrays.CUPY if description["kind"] == "array" else columns.CUDF))
     libraries.check()
     if origin is None:
         return _sent(_plan_on_host(description, source, chosen), rapids.cross)
