@@ -19,8 +19,9 @@ from ckpt_spill.store import codecs
 from ckpt_spill.store.device import arrays, copies, direct, hashes, libraries, memory, nvcomp
 from ckpt_spill.store.device.memory import Memory
 
+has_device = libraries.has_device
 check = libraries.check
-"""The real one, for tests of what is said where there is no device."""
+"""The real ones, for tests of what is said where there is no device."""
 
 
 class Buffer:

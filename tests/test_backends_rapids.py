@@ -138,6 +138,7 @@ def test_frames_of_pandas_go_to_the_device(root, monkeypatch):
 
 def test_the_device_is_missed_at_once(manifest, monkeypatch):
     """RAPIDS may be installed where there is no GPU: ``rehydrate`` says so, and how the checkpoint can be opened."""
+    monkeypatch.setattr(libraries, "has_device", host_device.has_device)
     monkeypatch.setattr(libraries, "check", host_device.check)
     if cupy.cuda.is_available():
         pytest.skip("there is a GPU")

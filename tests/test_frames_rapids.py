@@ -279,12 +279,16 @@ def test_frames_of_pandas_go_through_cudf(monkeypatch):
     assert refill(*flatten([1, "x"]), None, "cudf") == [1, "x"]
 
 
+PLAIN = pd.DataFrame({"a": [1]})
+
+
 @pytest.mark.skipif(not MISSING and cupy.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("name", ["frame", "array", "pandas"])
 def test_without_a_gpu_the_way_out_is_named(name, monkeypatch):
     """RAPIDS can be installed where there is no GPU: reading what came from one says how it can be read."""
-    values = {"frame": made(host.frame([host.column(pa.array([1]))])), "array": on_host(np.ones(3)), "pandas": [1]}
+    values = {"frame": made(host.frame([host.column(pa.array([1]))])), "array": on_host(np.ones(3)), "pandas": PLAIN}
     text, contents = flatten(values[name])
+    monkeypatch.setattr(libraries, "has_device", host_device.has_device)
     monkeypatch.setattr(libraries, "check", host_device.check)
     with pytest.raises(ReadError, match="backend='pandas'"):
         refill(text, contents, None, "cudf")
