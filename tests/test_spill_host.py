@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 
+import pytest
 from distributed.spill import SpillBuffer
 
+import ckpt_spill as cs
 from ckpt_spill.spill.area import SpillArea
 from ckpt_spill.spill.host import HostSpill
 from ckpt_spill.spill.tier import DiskTier
@@ -36,3 +39,11 @@ class TestSpillBuffer(SpillContract):
 
     def opened(self, directory, target, max_spill):
         return SpillBuffer(directory, target, max_spill)
+
+
+def test_device_spill_without_dask_cuda(tmp_path, monkeypatch):
+    """A worker says what it lacks, and what would do."""
+    monkeypatch.setitem(sys.modules, "dask_cuda.utils", None)
+    opens, options = cs.device_spill(str(tmp_path))
+    with pytest.raises(cs.RefusedError, match=r"dask-cuda.*host_spill"):
+        opens(str(tmp_path), **options)

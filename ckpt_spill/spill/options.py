@@ -126,9 +126,15 @@ def _open_device(
     codec: CodecName,
 ) -> MutableMapping[Any, Any]:
     # dask-cuda is only where there are GPUs.
-    from dask_cuda.utils import cuda_visible_devices, nvml_device_index, parse_device_memory_limit
+    try:
+        from dask_cuda.utils import cuda_visible_devices, nvml_device_index, parse_device_memory_limit
 
-    from ckpt_spill.spill.device import DeviceSpill
+        from ckpt_spill.spill.device import DeviceSpill
+    except ImportError as e:
+        raise RefusedError(
+            f"device_spill is for workers with dask-cuda, which cannot be imported here ({e}): install it, or give "
+            "host_spill as data="
+        ) from e
 
     limit = device_memory_limit
     if limit is not None:  # the first device that is visible is the worker's own

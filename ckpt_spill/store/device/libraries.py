@@ -22,7 +22,7 @@ def rapids(name: str) -> Any:
     """
     try:
         return importlib.import_module(name)
-    except ImportError as e:
+    except Exception as e:  # theirs fail in ways of their own where a library, a driver or a GPU is missing
         raise ReadError(
             f"this would be an object of {name}, which cannot be imported here ({e}): read it with backend='pandas'"
         ) from e
