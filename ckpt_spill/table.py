@@ -82,6 +82,10 @@ class PartitionTable(Sequence[Partition]):
         direct = columns.get("direct_nbytes", [0] * len(nbytes))
         if any(len(column) * _DIGEST != len(digests) for column in (nbytes, stored_nbytes, holders, direct)):
             raise ValueError("columns of unequal length")
+        if any(type(n) is not int or n < 0 for column in (nbytes, stored_nbytes, direct) for n in column):
+            raise ValueError("a size that is none")
+        if any(part > whole for part, whole in zip(direct, nbytes, strict=True)):
+            raise ValueError("more bytes were written directly than there are")
         holders = _interned(map(tuple, holders))
         if any(not 0 <= h < nstores for of in set(holders) for h in of):
             raise ValueError("a partition names a store that is not listed")

@@ -20,7 +20,7 @@ from ckpt_spill.collections import ArrayAdapter
 from ckpt_spill.store import blocks, footer, inbound, partition
 from ckpt_spill.store.choice import Choice
 from ckpt_spill.store.descriptors import OpenFile, Writer, open_regular
-from ckpt_spill.store.device import copies, direct, hashes, libraries, nvcomp
+from ckpt_spill.store.device import copies, direct, hashes, libraries, memory, nvcomp
 from ckpt_spill.store.device.memory import Memory
 from ckpt_spill.store.device.paths import Paths
 from ckpt_spill.store.footer import BLOCK, Footer, Identity
@@ -178,6 +178,35 @@ def test_writes_at_the_same_time(device, tmp_path, monkeypatch):
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(write, range(len(values))))
+
+
+@pytest.mark.parametrize("threads", [2, 8])
+def test_an_error_in_any_piece_ends_the_write(device, path, monkeypatch, threads):
+    """Whichever piece cannot be encoded: the error comes, nobody waits for the pieces that were behind it."""
+    monkeypatch.setattr(copies, "ROOM", 2 * BLOCK)
+    value, encode = host.OfCudf(table(["steps", "noise", "times"] * 8)), blocks._encode_piece
+    for short_ones_from in range(0, 24, 5):
+
+        def fail(piece, first=short_ones_from):
+            if piece.buffer >= first and piece.nbytes < BLOCK:
+                raise MemoryError("no room")
+            return encode(piece)
+
+        monkeypatch.setattr(blocks, "_encode_piece", fail)
+        with pytest.raises(MemoryError, match="no room"):
+            save(path, value, codec="lz4", threads=threads)
+
+
+@pytest.mark.parametrize(("module", "name"), [(direct, "write"), (hashes, "hash_blocks")])
+def test_what_fails_on_the_device_is_not_written(device, path, monkeypatch, module, name):
+    """An error of kvikio's or CUDA's is one of writing, and says how to do without them."""
+
+    def fail(*args, **kwargs):
+        raise RuntimeError("cudaErrorIllegalAddress")
+
+    monkeypatch.setattr(module, name, fail)
+    with pytest.raises(cs.WriteError, match=r"cudaErrorIllegalAddress.*gds set to false"):
+        save(path, host.OfCudf(table(["noise"])), codec="none", paths=ALL)
 
 
 def as_far(array):
@@ -341,13 +370,18 @@ def test_what_fails_on_the_device_is_no_fault_of_the_file(built, path, monkeypat
     """An error of kvikio's or CUDA's is one of reading, not damage."""
     written = save(path, host.OfCudf(table(["steps"])), codec="none")
 
-    def fail(*args):
+    def fail(*args, **kwargs):
         raise RuntimeError("cudaErrorIllegalAddress")
 
-    monkeypatch.setattr(direct, "read", fail)
-    with pytest.raises(cs.ReadError, match="cudaErrorIllegalAddress") as caught:
+    for module, name in ((direct, "read"), (hashes, "hash_blocks"), (memory, "allocate")):
+        with monkeypatch.context() as broken:
+            broken.setattr(module, name, fail)
+            with pytest.raises(cs.ReadError, match="cudaErrorIllegalAddress") as caught:
+                partition.read(path, IDENTITY, written.digest, paths=ALL)
+        assert not isinstance(caught.value, cs.CorruptPartitionError)
+    monkeypatch.setattr(direct, "read", lambda *args: int("x"))
+    with pytest.raises(cs.ReadError, match="ValueError"):
         partition.read(path, IDENTITY, written.digest, paths=ALL)
-    assert not isinstance(caught.value, cs.CorruptPartitionError)
 
 
 def test_frames_that_claim_another_size(built, path, monkeypatch):

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from ckpt_spill.errors import ReadError
 from ckpt_spill.store import blocks
 from ckpt_spill.store.blocks import BlockError, Run
 from ckpt_spill.store.codecs import Bytes, CodecError, zstd_content_size
 from ckpt_spill.store.descriptors import OpenFile, Source
 from ckpt_spill.store.device import arrays, copies, direct, hashes, nvcomp
+from ckpt_spill.store.device.libraries import failing_to_read
 from ckpt_spill.store.device.memory import Memory
 from ckpt_spill.store.device.paths import Paths
 from ckpt_spill.store.footer import PAGE, Footer
@@ -53,11 +55,16 @@ class Ways:
         ------
         BlockError
             A block fails its checksum or does not decode.
+        ReadError
+            A library or the device failed; the file is not at fault.
         """
-        if self._is_direct(number):
-            self._read_direct(number, memory)
-        else:
-            self._read_decoded(number, memory)
+        try:
+            with failing_to_read():
+                (self._read_direct if self._is_direct(number) else self._read_decoded)(number, memory)
+        except BlockError:
+            raise
+        except ValueError as e:
+            raise ReadError(f"a partition cannot be brought to the device: {type(e).__name__}: {e}") from e
 
     def _read_direct(self, number: int, memory: Memory) -> None:
         buffer = self._footer.buffers[number]

@@ -23,7 +23,6 @@ from ckpt_spill.store.checked import FormatError
 from ckpt_spill.store.choice import BYTE_PRICE, BYTE_PRICE_OF_SPILLS, CodecName, Disk, choose
 from ckpt_spill.store.codecs import Bytes
 from ckpt_spill.store.descriptors import NotRegularError, Source, open_regular, read_bytes
-from ckpt_spill.store.device import libraries
 from ckpt_spill.store.device.paths import ANY, Paths
 from ckpt_spill.store.footer import Footer, Identity
 from ckpt_spill.store.frames import Library
@@ -168,9 +167,8 @@ def read(
         with _described():
             decoding = frames.decoding(found.description, lengths, columns, library, ways)
         _read_buffers(file, found, decoding.destinations, decoding.pickled, threads)
-        with libraries.failing_to_read():
-            for number, memory in decoding.far.items():
-                ways.read(number, memory)
+        for number, memory in decoding.far.items():
+            ways.read(number, memory)
         with _described():
             return decoding.value()
 

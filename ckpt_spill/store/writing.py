@@ -14,6 +14,7 @@ from ckpt_spill.store import blocks, footer, outbound
 from ckpt_spill.store.choice import Choice
 from ckpt_spill.store.descriptors import Writer
 from ckpt_spill.store.device import direct
+from ckpt_spill.store.device.libraries import failing_to_write
 from ckpt_spill.store.device.memory import Memory
 from ckpt_spill.store.device.paths import Paths
 from ckpt_spill.store.footer import Buffer
@@ -32,6 +33,13 @@ class _Entry:
     stored: list[int] = field(default_factory=list)
     crcs: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
+
+
+@dataclass
+class _Failed:
+    """What came of encoding a piece."""
+
+    error: BaseException
 
 
 def write_buffers(
@@ -70,6 +78,8 @@ def write_buffers(
         closing(ordered(_encode, pieces, weight=nbytes_of, threads=threads)) as encoding,
     ):
         for encoded in encoding:
+            if isinstance(encoded, _Failed):
+                raise encoded.error
             entry, length = entries[encoded.buffer], arrays[encoded.buffer].nbytes
             if entry.offset is None:
                 entry.offset = _begin(out, entry.choice, length)
@@ -80,9 +90,15 @@ def write_buffers(
     return tuple(table), sum(buffer.length for buffer, entry in zip(table, entries, strict=True) if entry.direct)
 
 
-def _encode(piece: blocks.Piece | Straight) -> blocks.Block | Hashed:
-    """Make what is written, in any thread."""
-    return outbound.hashed(piece) if isinstance(piece, Straight) else blocks.encode_piece(piece)
+def _encode(piece: blocks.Piece | Straight) -> blocks.Block | Hashed | _Failed:
+    """Make what is written, in any thread. Raises nothing: pieces after this one have to be let go of all the same."""
+    try:
+        if isinstance(piece, Straight):
+            with failing_to_write():
+                return outbound.hashed(piece)
+        return blocks.encode_piece(piece)
+    except BaseException as e:  # noqa: BLE001  # raised by who takes it
+        return _Failed(e)
 
 
 def _begin(out: Writer, choice: Choice, length: int) -> int:
@@ -107,7 +123,8 @@ def _write(out: Writer, encoded: blocks.Block | Hashed, entry: _Entry) -> None:
 
 
 def _write_far(fd: int, offset: int, memory: Memory) -> None:
-    direct.write(fd, offset, memory)
+    with failing_to_write():
+        direct.write(fd, offset, memory)
 
 
 def _listed(entry: _Entry, length: int, end: int) -> Buffer:

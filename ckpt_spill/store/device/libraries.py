@@ -6,7 +6,7 @@ import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ckpt_spill.errors import ReadError
+from ckpt_spill.errors import ReadError, WriteError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,3 +56,15 @@ def failing_to_read() -> Iterator[None]:
         yield
     except RuntimeError as e:
         raise ReadError(f"the device failed while a partition was read: {type(e).__name__}: {e}") from e
+
+
+@contextlib.contextmanager
+def failing_to_write() -> Iterator[None]:
+    """Say of what fails on the device that it was not written, and what to do without."""
+    try:
+        yield
+    except RuntimeError as e:
+        raise WriteError(
+            f"the device or kvikio failed while a partition was written: {type(e).__name__}: {e}. With ckpt-spill.gds "
+            "set to false, bytes go by the host"
+        ) from e

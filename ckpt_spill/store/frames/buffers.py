@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ckpt_spill.store.device import memory as device
+from ckpt_spill.store.device.libraries import failing_to_read
 from ckpt_spill.store.device.memory import Memory
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ class Source:
             self.expect(number, nbytes)
         if number in self.destinations or number in self.far:
             raise ValueError(f"buffer {number} is used twice")
-        self.far[number] = device.allocate(self.length(number))
+        with failing_to_read():
+            self.far[number] = device.allocate(self.length(number))
         return self.far[number]
 
     def fill(self, number: int, memory: np.ndarray) -> None:
