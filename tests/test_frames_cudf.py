@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ckpt_spill.errors import ReadError
 from ckpt_spill.store.frames import columns, layout, parts
+from ckpt_spill.store.frames.buffers import Sink, Source
 from tests import host_columns as host
 from tests.strict import diff
 from tests.through_bytes import refill
@@ -308,6 +309,17 @@ def test_without_cudf_the_way_out_is_named(library, monkeypatch):
     text, contents = host.describe(host.frame([host.column(pa.array([1]))]))
     with pytest.raises(ReadError, match="backend='pandas'"):
         refill(text, contents, None, library)
+
+
+def test_a_series_and_its_index_are_of_one_length():
+    """Nothing on a device is shown with more rows than there are."""
+    axis = columns.Axis([], [None], range=range(3))
+    sink = Sink()
+    table = columns.Table("series", axis, [host.column(pa.array([1, 2, 3, 4]))], None, {}, unique=False)
+    description = columns.describe(columns.read(table, host.fetch), sink)
+    plan = columns.plan(description, Source([b.nbytes for b in sink.buffers]), None)
+    with pytest.raises(ValueError, match="4 values do not go with an index of 3"):
+        plan()
 
 
 @pytest.mark.parametrize("name", sorted(COLUMNS))

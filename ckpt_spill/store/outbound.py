@@ -24,7 +24,7 @@ from ckpt_spill.store.device import copies, hashes
 from ckpt_spill.store.device.memory import Memory
 from ckpt_spill.store.frames import Far
 
-_SMALL = 1 << 20
+_SMALL = 128 << 10
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,11 @@ def sampled(buffers: Sequence[npt.NDArray[Any] | Far]) -> list[npt.NDArray[Any] 
     found: list[npt.NDArray[Any] | Sampled] = []
     for buffer in buffers:
         if isinstance(buffer, Far):
-            parts = np.concatenate([next(fetched) for _ in _wanted(buffer)])
-            whole = buffer.nbytes < _SMALL
-            found.append(_numbers(parts, buffer.width) if whole else Sampled(buffer.memory, buffer.width, parts))
+            parts = [next(fetched) for _ in _wanted(buffer)]
+            if buffer.nbytes < _SMALL:
+                found.append(_numbers(parts[0], buffer.width))
+            else:
+                found.append(Sampled(buffer.memory, buffer.width, np.concatenate(parts)))
         else:
             found.append(buffer)
     return found
@@ -116,8 +118,8 @@ def _numbers(data: Bytes, width: int) -> npt.NDArray[Any]:
 
 
 def cut(number: int, buffer: Sampled, choice: Choice, block: int, *, direct: bool) -> Iterator[FarPiece | Straight]:
-    """Cut a buffer in blocks; one that is to be stored raw, and may go directly, stays whole."""
-    if direct and choice.codec == "none":
+    """Cut a buffer in blocks; a long one that is to be stored raw, and may go directly, stays whole."""
+    if direct and choice.codec == "none" and buffer.nbytes >= block:
         yield Straight(number, buffer.memory, block)
         return
     for start in range(0, buffer.nbytes, block):

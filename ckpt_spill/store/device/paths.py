@@ -51,7 +51,11 @@ class Paths(NamedTuple):
             return "kvikio cannot be used here: install it"
         if mode == "compat" and not self.gds:
             return "GPUDirect Storage is not set up"
-        return "" if hashes.trusted() else "this GPU's checksums cannot be relied on (see the log)"
+        return (
+            ""
+            if hashes.trusted()
+            else "this GPU's checksums cannot be relied on (see the log), or not tried for want of memory"
+        )
 
     def _against_decoding(self) -> str:
         if not libraries.has_device():
@@ -60,7 +64,9 @@ class Paths(NamedTuple):
             nvcomp.import_library()
         except ImportError:
             return "nvidia-nvcomp cannot be imported here: install it"
-        return "" if nvcomp.trusted() else "nvCOMP does not work here (see the log)"
+        return (
+            "" if nvcomp.trusted() else "nvCOMP does not work here (see the log), or was not tried for want of memory"
+        )
 
 
 def _may(name: str, wanted: bool | None, reason: str) -> bool:  # noqa: FBT001

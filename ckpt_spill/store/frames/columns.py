@@ -116,7 +116,14 @@ def plan(description: Description, source: Source, columns: Collection[Hashable]
     if kind == "series":
         data = _plan_values(description["data"], source)
         name = description.get("name")
-        return lambda: Table(kind, axis(), [data()], small.build(name), attrs(), unique)
+
+        def build_series() -> Table:
+            found, made = axis(), data()
+            if len(made.array) != _rows(found):
+                raise ValueError(f"{len(made.array)} values do not go with an index of {_rows(found)}")
+            return Table(kind, found, [made], small.build(name), attrs(), unique)
+
+        return build_series
     labels, chosen = frames.plan_labels(description), None
     width = frames.check_positions(description["parts"])
     if columns is not None:
